@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input \
+PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input \
 	--progress-bar off -c constraints.txt
 ARGS ?=
 
