@@ -1,0 +1,37 @@
+"""Token ids on disk: the format, the writer, the reader, and proof that nothing changed."""
+
+from tokenmill.store.format import DOCS_DTYPE, check_fits, choose_dtype, narrow, num_shards
+from tokenmill.store.metadata import (
+    Counts,
+    FileEntry,
+    Metadata,
+    ShardEntry,
+    SourceEntry,
+    SplitEntry,
+    TokenizerEntry,
+    content_digest,
+    read_metadata,
+    write_metadata,
+)
+from tokenmill.store.writer import ShardWriter, hash_file, write_tokenizer
+
+__all__ = [
+    "DOCS_DTYPE",
+    "Counts",
+    "FileEntry",
+    "Metadata",
+    "ShardEntry",
+    "ShardWriter",
+    "SourceEntry",
+    "SplitEntry",
+    "TokenizerEntry",
+    "check_fits",
+    "choose_dtype",
+    "content_digest",
+    "hash_file",
+    "narrow",
+    "num_shards",
+    "read_metadata",
+    "write_metadata",
+    "write_tokenizer",
+]
