@@ -13,17 +13,21 @@ from tokenmill.store.metadata import (
     read_metadata,
     write_metadata,
 )
+from tokenmill.store.reader import Document, Split, Store, open_store
 from tokenmill.store.writer import ShardWriter, hash_file, write_tokenizer
 
 __all__ = [
     "DOCS_DTYPE",
     "Counts",
+    "Document",
     "FileEntry",
     "Metadata",
     "ShardEntry",
     "ShardWriter",
     "SourceEntry",
+    "Split",
     "SplitEntry",
+    "Store",
     "TokenizerEntry",
     "check_fits",
     "choose_dtype",
@@ -31,6 +35,7 @@ __all__ = [
     "hash_file",
     "narrow",
     "num_shards",
+    "open_store",
     "read_metadata",
     "write_metadata",
     "write_tokenizer",

@@ -79,7 +79,10 @@ class TokenizerEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class SourceEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """One input file and what came of it; document tables refer to it by its number in the list."""
+    """One input file and what came of it; document tables refer to it by its number in the list.
+
+    The counts are of what is in the store, over all splits, so they add up to those of the splits.
+    """
 
     path: str
     size: Count
@@ -276,6 +279,10 @@ def find_problems(metadata: Metadata) -> Iterator[str]:
         yield f"{metadata.tokenizer.num_ids} ids do not fit {metadata.dtype}"
     if metadata.digest != content_digest(metadata):
         yield "the content digest does not match the entries"
+    if sum(source.num_documents for source in metadata.sources) != metadata.num_documents:
+        yield "the documents of the sources do not add up to those of the splits"
+    if sum(source.num_tokens for source in metadata.sources) != metadata.num_tokens:
+        yield "the tokens of the sources do not add up to those of the splits"
     for name, split in metadata.splits.items():
         if not layout.is_split_name(name):
             yield f"split {name!r}: not a name for a split"
@@ -299,8 +306,8 @@ def _split_problems(split: SplitEntry, metadata: Metadata) -> Iterator[str]:
     if len(shards) != expected:
         yield f"{len(shards)} shards are listed, {expected} are expected"
         return
-    if split.num_tokens and not split.num_documents:
-        yield f"{split.num_tokens} tokens in no document"
+    if split.num_tokens and not shards[-1].num_documents:
+        yield "no document ends in the last shard"
     if sum(shard.num_documents for shard in shards) != split.num_documents:
         yield "the documents of the shards do not add up"
     dtype, left = metadata.token_dtype, split.num_tokens

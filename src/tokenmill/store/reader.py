@@ -1,0 +1,312 @@
+"""Open a finished store and read from it: tokens by position, documents by number."""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokenmill.errors import ConfigError, DamageError
+from tokenmill.store.documents import DocumentTable, docs_file
+from tokenmill.store.format import METADATA_NAME, REJECTS_NAME
+from tokenmill.store.metadata import Metadata, read_metadata
+from tokenmill.store.shard import Shard, blocks_file, ids_file
+from tokenmill.store.stored_file import StoredFile
+from tokenmill.store.summary import store_html, store_line, store_text
+
+if TYPE_CHECKING:
+    from tokenmill.tokenizer import Tokenizer
+
+Verify = Literal["blocks", "size", "off"]
+
+
+def open_store(path: str | Path, *, verify: Verify = "blocks") -> Store:
+    """Open the store in folder `path`: read its metadata and compare the sizes of its files.
+
+    `verify` says how much a read proves: "blocks" (each 64 KiB by its checksum and each document
+    table by its SHA-256, once a process), "size" (sizes and headers), or "off" (headers alone).
+    """
+    if verify not in get_args(Verify):
+        raise ConfigError(f"verify is {verify!r}, expected one of {', '.join(get_args(Verify))}")
+    folder = Path(path).absolute()
+    store = Store(folder, read_metadata(folder), verify=verify)
+    if verify != "off":
+        for file in store_files(folder, store.metadata):
+            file.check_size()
+    return store
+
+
+def store_files(folder: Path, metadata: Metadata) -> list[StoredFile]:
+    """Return every file that the metadata lists, `metadata.json` itself excepted."""
+    root, dtype = str(folder), metadata.token_dtype
+    files = [StoredFile(root, metadata.tokenizer.file, num_bytes=metadata.tokenizer.bytes)]
+    if metadata.rejects is not None:
+        files.append(StoredFile(root, REJECTS_NAME, num_bytes=metadata.rejects.bytes))
+    for name, split in metadata.splits.items():
+        for index, entry in enumerate(split.shards):
+            files.append(ids_file(root, name, index=index, entry=entry, dtype=dtype))
+            files.append(docs_file(root, name, index=index, entry=entry))
+            files.append(blocks_file(root, name, index=index, entry=entry))
+    return files
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One document of a split: its ids (BOS and EOS included) and where its text came from."""
+
+    index: int
+    start: int
+    """Position of its first token in the split."""
+    ids: NDArray[Any]
+    source: str
+    """Path of the input file."""
+    position: int
+    """Byte offset or row in the input file."""
+
+
+class Split:
+    """The tokens and documents of one split, numbered from zero across its shards.
+
+    Threads may share it; forked processes too. A pickled split opens its store again by path, and
+    refuses one that has been replaced by another.
+    """
+
+    def __init__(self, folder: Path, name: str, *, metadata: Metadata, verify: Verify) -> None:
+        entry = metadata.splits[name]
+        self.name = name
+        self.num_tokens = entry.num_tokens
+        self.num_documents = entry.num_documents
+        self.num_bytes = entry.num_bytes
+        self.num_shards = len(entry.shards)
+        self.dtype = metadata.token_dtype
+        self._folder = folder
+        self._metadata = metadata
+        self._verify: Verify = verify
+        self._shards: dict[int, Shard] = {}
+        self._tables: dict[int, DocumentTable] = {}
+        counts = (shard.num_documents for shard in entry.shards)
+        self._first_documents = list(itertools.accumulate(counts, initial=0))
+
+    def __len__(self) -> int:
+        return self.num_tokens
+
+    def __repr__(self) -> str:
+        return (
+            f"Split({self.name!r}: {self.num_tokens:,} tokens in {self.num_shards:,} shards, "
+            f"{self.num_documents:,} documents)"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen_split, (self._folder, self._verify, self._metadata.digest, self.name)
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Return the ids of the tokens from `start` to `stop` as a new array, across shards."""
+        if not 0 <= start <= stop <= self.num_tokens:
+            raise IndexError(f"tokens {start} to {stop} are outside [0, {self.num_tokens}]")
+        ids = np.empty(stop - start, dtype=self.dtype)
+        self._fill(ids.data.cast("B"), start)
+        return ids
+
+    def read_into(self, out: NDArray[Any], start: int) -> None:
+        """Fill `out`, a contiguous array of the split's dtype, with the ids from `start` on."""
+        if out.dtype != self.dtype or not out.flags.c_contiguous:
+            raise TypeError(f"out is {out.dtype}, expected a contiguous array of {self.dtype}")
+        if not 0 <= start <= start + out.size <= self.num_tokens:
+            raise IndexError(
+                f"tokens {start} to {start + out.size} are outside [0, {self.num_tokens}]"
+            )
+        self._fill(out.data.cast("B"), start)
+
+    def document(self, index: int) -> Document:
+        """Return document `index` of the split with its ids and its provenance."""
+        start, row = self._start(index), self._row(index)
+        return Document(
+            index=index,
+            start=start,
+            ids=self.read(start, int(row["end"])),
+            source=self._metadata.sources[int(row["source"])].path,
+            position=int(row["position"]),
+        )
+
+    def document_span(self, index: int) -> tuple[int, int]:
+        """Return the first token of document `index` and the one after its last."""
+        return self._start(index), int(self._row(index)["end"])
+
+    def document_at(self, token: int) -> int:
+        """Return the number of the document that token `token` belongs to."""
+        if not 0 <= token < self.num_tokens:
+            raise IndexError(f"token {token} is outside [0, {self.num_tokens})")
+        shard = token // self._metadata.shard_tokens
+        return self._first_documents[shard] + self._table(shard).find(token, token)[0]
+
+    def document_ends(self, start: int, stop: int) -> NDArray[np.uint64]:
+        """Return the positions in (start, stop] at which documents end, in order.
+
+        For a window of the tokens `start` to `stop`: the k-th end is that of document
+        `document_at(start) + k`. A document without tokens repeats the end before it.
+        """
+        if not 0 <= start <= stop <= self.num_tokens:
+            raise IndexError(f"tokens {start} to {stop} are outside [0, {self.num_tokens}]")
+        if start == stop:
+            return np.empty(0, dtype=np.uint64)
+        shard_tokens = self._metadata.shard_tokens
+        shards = range(start // shard_tokens, (stop - 1) // shard_tokens + 1)
+        parts = [self._table(shard).find(start, stop)[1] for shard in shards]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _fill(self, out: memoryview, start: int) -> None:
+        shard_tokens, size, done = self._metadata.shard_tokens, self.dtype.itemsize, 0
+        while done < len(out):
+            shard, first = divmod(start, shard_tokens)
+            piece = out[done : done + (shard_tokens - first) * size]
+            self._shard(shard).read_into(piece, first)
+            done += len(piece)
+            start += len(piece) // size
+
+    def _start(self, index: int) -> int:
+        """Return the first token of document `index`: the end of the one before it."""
+        return int(self._row(index - 1)["end"]) if index else 0
+
+    def _row(self, index: int) -> Any:
+        """Return the row of document `index` in the table of the shard in which it ends."""
+        if not 0 <= index < self.num_documents:
+            raise IndexError(f"document {index} is outside [0, {self.num_documents})")
+        shard = bisect_right(self._first_documents, index) - 1
+        row = index - self._first_documents[shard]
+        return self._table(shard).rows(row, row + 1)[0]
+
+    def _shard(self, index: int) -> Shard:
+        shard = self._shards.get(index)
+        if shard is None:
+            shard = self._shards[index] = Shard(
+                str(self._folder),
+                self.name,
+                index=index,
+                entry=self._metadata.splits[self.name].shards[index],
+                dtype=self.dtype,
+                check_blocks=self._verify == "blocks",
+            )
+        return shard
+
+    def _table(self, index: int) -> DocumentTable:
+        table = self._tables.get(index)
+        if table is None:
+            entry = self._metadata.splits[self.name].shards[index]
+            start = index * self._metadata.shard_tokens
+            table = self._tables[index] = DocumentTable(
+                docs_file(str(self._folder), self.name, index=index, entry=entry),
+                entry.num_documents,
+                tokens=range(start, start + entry.num_tokens),
+                is_last=index == self.num_shards - 1,
+                num_sources=len(self._metadata.sources),
+                sha256=entry.docs.sha256 if self._verify == "blocks" else None,
+            )
+        return table
+
+
+class Store:
+    """A finished store: a folder of token ids that can prove what it holds.
+
+    `num_tokens` and `num_documents` count all splits; `splits["train"]` is one of them.
+    """
+
+    def __init__(self, path: Path, metadata: Metadata, *, verify: Verify) -> None:
+        self.path = path
+        self.metadata = metadata
+        self.verify: Verify = verify
+        self.splits: Mapping[str, Split] = MappingProxyType(
+            {name: Split(path, name, metadata=metadata, verify=verify) for name in metadata.splits}
+        )
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens in all splits."""
+        return self.metadata.num_tokens
+
+    @property
+    def num_documents(self) -> int:
+        """Documents in all splits."""
+        return self.metadata.num_documents
+
+    @property
+    def digest(self) -> str:
+        """The name of the content: equal for equal content, wherever and however it was made."""
+        return self.metadata.digest
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of the ids."""
+        return self.metadata.token_dtype
+
+    def split(self, name: str) -> Split:
+        """Return a split by name."""
+        try:
+            return self.splits[name]
+        except KeyError:
+            known = ", ".join(self.splits) or "none"
+            raise ConfigError(f"{self.path}: no split {name!r}; the store has {known}") from None
+
+    def read(self, start: int, stop: int, *, split: str = "train") -> NDArray[Any]:
+        """Return the ids of the tokens from `start` to `stop` of a split as a new array."""
+        return self.split(split).read(start, stop)
+
+    def document(self, index: int, split: str = "train") -> Document:
+        """Return one document of a split with its ids and its provenance."""
+        return self.split(split).document(index)
+
+    def tokenizer_definition(self) -> tuple[str, bytes]:
+        """Return the name and the bytes of the tokenizer file, after comparing its hash."""
+        entry = self.metadata.tokenizer
+        file = StoredFile(str(self.path), entry.file, num_bytes=entry.bytes)
+        return entry.file, file.read_all(entry.sha256)
+
+    def tokenizer(self) -> Tokenizer:
+        """Load the tokenizer that made the ids."""
+        from tokenmill.tokenizer import load_definition  # the store itself needs no tokenizer
+
+        name, data = self.tokenizer_definition()
+        tokenizer = load_definition(data, name)
+        expected = self.metadata.tokenizer.fingerprint
+        if tokenizer.fingerprint != expected:
+            raise DamageError(
+                f"{self.path / name}: its fingerprint is {tokenizer.fingerprint[:19]}, "
+                f"the metadata says {expected[:19]}",
+                hint="read the store with the version of tokenmill that wrote it",
+            )
+        return tokenizer
+
+    def describe(self) -> str:
+        """Return what the store holds in a few lines of text."""
+        return store_text(self.path, self.metadata)
+
+    def __repr__(self) -> str:
+        return store_line(self.path, self.metadata)
+
+    def _repr_html_(self) -> str:
+        return store_html(self.path, self.metadata)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (self.path, self.verify, self.digest)
+
+
+def _reopen(path: Path, verify: Verify, digest: str) -> Store:
+    """Open a store in another process; it must still be the same one."""
+    # The first process compared the sizes; each file is compared again when it is opened.
+    metadata = read_metadata(path)
+    if metadata.digest != digest:
+        raise DamageError(
+            f"{path / METADATA_NAME}: replaced by a store with other content since it was opened",
+            hint="open the store again, and let no run write to it meanwhile",
+        )
+    return Store(path, metadata, verify=verify)
+
+
+def _reopen_split(path: Path, verify: Verify, digest: str, name: str) -> Split:
+    return _reopen(path, verify, digest).splits[name]
