@@ -31,7 +31,9 @@ def read_mapping(path: Path) -> dict[str, Any]:
     except (ValueError, msgspec.DecodeError, RecursionError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     if not isinstance(value, dict):
-        raise ConfigError(f"{path}: holds {type(value).__name__}, expected a mapping of names to values")
+        raise ConfigError(
+            f"{path}: holds {type(value).__name__}, expected a mapping of names to values"
+        )
     return value
 
 
@@ -120,7 +122,7 @@ def parse_yaml(data: bytes) -> Any:
         while loader.check_event():
             if isinstance(loader.get_event(), yaml.AliasEvent):
                 raise ValueError("YAML aliases are not allowed here")
-        return yaml.load(data, Loader=yaml.CSafeLoader)  # noqa: S506  (CSafeLoader is the safe one)
+        return yaml.load(data, Loader=yaml.CSafeLoader)
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
     finally:

@@ -62,7 +62,8 @@ def list_files(place: str) -> list[FileInfo]:
         paths = []
     if not paths:
         raise ConfigError(
-            f"{place}: no such file, or nothing in it", hint="check the spelling; quote globs for the shell"
+            f"{place}: no such file, or nothing in it",
+            hint="check the spelling; quote globs for the shell",
         )
     return [_file_info(path) for path in paths]
 

@@ -160,7 +160,9 @@ def _json_line(event: Event, byte_rate: float, token_rate: float, left: float | 
 
 @contextmanager
 def _live(stream: TextIO) -> Generator[Report]:
-    from rich.console import Console  # a terminal is there: only then is rich worth its start-up time
+    from rich.console import (
+        Console,
+    )  # a terminal is there: only then is rich worth its start-up time
     from rich.progress import BarColumn, Progress, TextColumn
 
     meter = Meter()

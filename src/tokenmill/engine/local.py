@@ -23,7 +23,9 @@ R = TypeVar("R")
 
 def available_cores() -> int:
     """Return how many cores this process may use, counting affinity and container limits."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     try:
         with open("/sys/fs/cgroup/cpu.max") as file:  # noqa: PTH123
             quota, period = file.read().split()

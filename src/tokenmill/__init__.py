@@ -1,0 +1,42 @@
+"""Turn raw text into training-ready tokens: exactly, fast, at any scale.
+
+    import tokenmill
+
+    store = tokenmill.tokenize("corpus.txt", "store", val_ratio=0.01)
+    store.read(0, 1024)
+
+Names are loaded when they are first used, so importing tokenmill costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tokenmill.errors import TokenmillError
+    from tokenmill.pipeline import tokenize
+    from tokenmill.store import Store, open_store
+    from tokenmill.tokenizer import load_tokenizer
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Store": "tokenmill.store",
+    "TokenmillError": "tokenmill.errors",
+    "load_tokenizer": "tokenmill.tokenizer",
+    "open_store": "tokenmill.store",
+    "tokenize": "tokenmill.pipeline",
+}
+
+__all__ = ["Store", "TokenmillError", "__version__", "load_tokenizer", "open_store", "tokenize"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'tokenmill' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,58 @@
+"""`tokenmill tokenize`: text in, store out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tokenmill.cli.options import json_option, progress_option, resolve_settings, settings_options
+from tokenmill.pipeline.settings import TokenizeSettings
+
+EPILOG = """\b
+Examples:
+  tokenmill tokenize corpus.txt -o store
+  tokenmill tokenize stories.txt -o store --separator '<|endoftext|>' --val-ratio 0.01
+  tokenmill tokenize 'crawl/*.jsonl.zst' -o store --text-field content --on-error skip
+  tokenmill tokenize data/ -o store --tokenizer ./my-tokenizer --shuffle 42
+  tokenmill tokenize data/ -o store --dry-run
+"""
+
+
+@click.command("tokenize", epilog=EPILOG)
+@click.argument("sources", nargs=-1)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), required=True, help="Folder of the store."
+)
+@settings_options(TokenizeSettings, without=("sources",))
+@click.option("--dry-run", is_flag=True, help="Only say what would be read, written and needed.")
+@progress_option
+@json_option
+def command(
+    output: Path,
+    config: Path | None,
+    assignments: tuple[str, ...],
+    *,
+    dry_run: bool,
+    progress: str,
+    as_json: bool,
+    **flags: Any,
+) -> None:
+    """Tokenize SOURCES (files, folders, globs) into a store.
+
+    The same command again continues an interrupted run, or says that it is complete.
+    """
+    from tokenmill.cli.output import print_json, print_outcome
+    from tokenmill.pipeline import estimate, tokenize_corpus
+    from tokenmill.progress import show_progress
+
+    flags["sources"] = flags["sources"] or None
+    settings = resolve_settings(TokenizeSettings, flags, config=config, assignments=assignments)
+    if dry_run:
+        found = estimate(settings, output)
+        print_json(found) if as_json else click.echo(found.text())
+        return
+    with show_progress(progress) as report:
+        outcome = tokenize_corpus(settings, output, report=report)
+    print_outcome(output, outcome, as_json=as_json)

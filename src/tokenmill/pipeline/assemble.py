@@ -1,0 +1,80 @@
+"""Parts to shards: copy the tokens of a split into files of exactly the right length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokenmill.engine import check_stop
+from tokenmill.pipeline.layout import ShardTask
+from tokenmill.pipeline.order import in_val
+from tokenmill.pipeline.parts import Docs, Ids, Part, lengths
+from tokenmill.store import DOCS_DTYPE, ShardEntry, ShardWriter
+
+OpenPart = Callable[[int], Part]
+"""Opens the part of a unit."""
+
+
+def assemble_shard(
+    task: ShardTask, folder: Path, *, dtype: np.dtype, open_part: OpenPart, threshold: int
+) -> ShardEntry:
+    """Write one shard in input order; memory is a piece of a part and the document tables it needs."""
+    stop = task.start + task.num_tokens
+    tables: list[NDArray[np.void]] = []
+    writer = ShardWriter(
+        folder, task.split, index=task.index, dtype=dtype, num_tokens=task.num_tokens
+    )
+    with writer:
+        for slot in task.slots:
+            part = open_part(slot.unit)
+            chosen = select_documents(part.docs, split=task.split, threshold=threshold)
+            first, last = max(task.start - slot.start, 0), stop - slot.start
+            for ids in chosen_tokens(part, chosen, start=first, stop=last):
+                check_stop()
+                writer.write(ids)
+            rows = document_rows(part.docs[chosen], lengths(part.docs)[chosen], start=slot.start)
+            tables.append(clip_rows(rows, task.start, stop, last=task.last))
+        return writer.finish(np.concatenate(tables))
+
+
+def select_documents(docs: Docs, *, split: str, threshold: int) -> NDArray[np.bool_]:
+    """Tell which documents of a part belong to a split."""
+    if not threshold:
+        return np.full(len(docs), split == "train")
+    val = in_val(docs["content"], threshold)
+    return val if split == "val" else ~val
+
+
+def chosen_tokens(part: Part, chosen: NDArray[np.bool_], *, start: int, stop: int) -> Iterator[Ids]:
+    """Yield the ids of the chosen documents; [start, stop) counts the tokens of these documents only."""
+    edges = np.flatnonzero(np.diff(chosen, prepend=False, append=False))
+    bounds = np.concatenate([np.zeros(1, dtype=np.uint64), part.docs["end"]]).astype(np.int64)
+    position = 0
+    for first, last in bounds[edges].reshape(-1, 2).tolist():  # stretches of neighbouring documents
+        low, high = max(start - position, 0), min(stop - position, last - first)
+        if low < high:
+            yield from part.tokens(first + low, first + high)
+        position += last - first
+
+
+def clip_rows(rows: NDArray[np.void], start: int, stop: int, *, last: bool) -> NDArray[np.void]:
+    """Keep the documents that end in (start, stop]; at the end of a split, also the one that is cut there."""
+    ends = rows["end"]
+    first, after = np.searchsorted(ends, [start, stop], side="right").tolist()
+    if last and after < len(rows) and (after == 0 or ends[after - 1] < stop):
+        after += 1
+    kept = rows[first:after]
+    kept["end"] = np.minimum(kept["end"], stop)
+    return kept
+
+
+def document_rows(docs: Docs, num_tokens: NDArray[np.uint64], *, start: int) -> NDArray[np.void]:
+    """Return table rows for documents that follow each other from token `start` of a split on."""
+    rows = np.empty(len(docs), dtype=DOCS_DTYPE)
+    rows["end"] = np.uint64(start) + np.cumsum(num_tokens)
+    rows["source"] = docs["source"]
+    rows["position"] = docs["position"]
+    return rows

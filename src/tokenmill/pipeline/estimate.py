@@ -1,0 +1,119 @@
+"""`--dry-run`: what a run would read, write and need, from the file list and a small sample."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+import msgspec
+
+from tokenmill.engine import resolve_workers
+from tokenmill.pipeline.parts import PART_DOCS_DTYPE
+from tokenmill.pipeline.plan import RunPlan, make_plan
+from tokenmill.pipeline.settings import MEBIBYTE, TokenizeSettings
+from tokenmill.progress import count, duration
+from tokenmill.sources import read_unit
+from tokenmill.store import DOCS_DTYPE
+from tokenmill.tokenizer import Tokenizer, load_tokenizer
+
+SAMPLE_UNITS = 16
+SAMPLE_BYTES = 16 * MEBIBYTE
+COMPRESSION_RATIO = 3.5
+"""Text bytes for each byte of a compressed or columnar file: typical of prose, nothing is decompressed to find out."""
+
+
+class Estimate(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run would do. Numbers about text and tokens are estimates from a sample."""
+
+    num_files: int
+    num_bytes: int
+    num_units: int
+    num_documents: int
+    num_tokens: int
+    num_shards: int
+    bytes_per_token: float
+    disk_needed: int
+    disk_free: int
+    seconds: float
+    fits: bool
+
+    def text(self) -> str:
+        """Return the estimate as a few lines for people."""
+        fits = "enough" if self.fits else "NOT ENOUGH"
+        return "\n".join(
+            [
+                f"files      {self.num_files:,}, {count(self.num_bytes)}B in {self.num_units:,} units",
+                f"documents  about {count(self.num_documents)}",
+                f"tokens     about {count(self.num_tokens)} ({self.bytes_per_token:.2f} bytes a token)",
+                f"shards     about {self.num_shards:,}",
+                f"disk       about {count(self.disk_needed)}B needed at the peak, "
+                f"{count(self.disk_free)}B free: {fits}",
+                f"time       about {duration(self.seconds)}",
+                "nothing was written; leave out --dry-run to begin",
+            ]
+        )
+
+
+def estimate(settings: TokenizeSettings, output: Path) -> Estimate:
+    """Estimate a run; reads at most 16 MiB of text and writes nothing."""
+    tokenizer = load_tokenizer(settings.tokenizer)
+    plan = make_plan(settings, tokenizer)
+    documents, text_bytes, tokens, seconds = _sample(plan, tokenizer)
+    expanded = sum(file.size * _expansion(file.format, file.compression) for file in plan.files)
+    scale = expanded / text_bytes if text_bytes else 0
+    num_tokens, num_documents = round(tokens * scale), round(documents * scale)
+    if settings.max_tokens is not None and num_tokens > settings.max_tokens:
+        share = settings.max_tokens / num_tokens
+        num_tokens, num_documents = settings.max_tokens, round(num_documents * share)
+        seconds *= share
+    itemsize = 2 if plan.dtype == "uint16" else 4
+    store_bytes = num_tokens * itemsize + num_documents * DOCS_DTYPE.itemsize
+    part_bytes = num_tokens * itemsize + num_documents * PART_DOCS_DTYPE.itemsize
+    free = shutil.disk_usage(_existing_parent(output)).free
+    needed = round(store_bytes + part_bytes)
+    return Estimate(
+        num_files=len(plan.files),
+        num_bytes=plan.total_bytes,
+        num_units=len(plan.units),
+        num_documents=num_documents,
+        num_tokens=num_tokens,
+        num_shards=-(-num_tokens // settings.shard_tokens),
+        bytes_per_token=round(text_bytes / tokens, 3) if tokens else 0.0,
+        disk_needed=needed,
+        disk_free=free,
+        seconds=round(seconds * scale / resolve_workers(settings.workers), 1),
+        fits=needed < free,
+    )
+
+
+def _sample(plan: RunPlan, tokenizer: Tokenizer) -> tuple[int, int, int, float]:
+    """Return documents, text bytes, tokens and one core's seconds for a few batches over the input."""
+    documents = text_bytes = tokens = 0
+    started = time.perf_counter()
+    step = max(len(plan.units) // SAMPLE_UNITS, 1)
+    for unit in plan.units[::step]:
+        for batch in read_unit(plan.files, unit, plan.settings.source_settings()):
+            if not batch.texts:
+                continue
+            ids, _ = tokenizer.encode_batch(batch.texts, allow_special=plan.settings.allow_special)
+            documents += len(batch.texts)
+            text_bytes += batch.num_bytes
+            tokens += len(ids) + len(batch.texts) * (
+                (plan.eos_id is not None) + (plan.bos_id is not None)
+            )
+            break
+        if text_bytes > SAMPLE_BYTES:
+            break
+    return documents, text_bytes, tokens, time.perf_counter() - started
+
+
+def _expansion(file_format: str, compression: str) -> float:
+    return COMPRESSION_RATIO if compression else 2.0 if file_format == "parquet" else 1.0
+
+
+def _existing_parent(path: Path) -> Path:
+    path = path.absolute()
+    while not path.exists():
+        path = path.parent
+    return path

@@ -1,0 +1,78 @@
+"""Where the tokens of each part go: pure bookkeeping between receipts and shards, in input order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+from tokenmill.pipeline.parts import Receipt
+
+SPLITS = ("train", "val")
+
+
+class Slot(msgspec.Struct, frozen=True):
+    """A part's place in the token stream of a split."""
+
+    unit: int
+    start: int
+    num_tokens: int
+
+
+class ShardTask(msgspec.Struct, frozen=True, kw_only=True):
+    """One shard to assemble from parts."""
+
+    split: str
+    index: int
+    start: int
+    """First token, counted in the split."""
+    num_tokens: int
+    last: bool
+    """Whether the split ends here; a document that goes on beyond it is cut."""
+    slots: tuple[Slot, ...]
+
+
+@dataclass(slots=True)
+class Stream:
+    """The tokens of one split as far as units are finished without a gap."""
+
+    split: str
+    num_tokens: int = 0
+    num_planned: int = 0
+    """Shards for which a task was given out."""
+    slots: list[Slot] = field(default_factory=list)
+    """Parts that unplanned shards still need, in order."""
+
+    def extend(self, unit: int, num_tokens: int) -> None:
+        """Append the tokens of the next unit."""
+        if num_tokens:
+            self.slots.append(Slot(unit, self.num_tokens, num_tokens))
+            self.num_tokens += num_tokens
+
+    def take_shards(self, shard_tokens: int, *, complete: bool) -> list[ShardTask]:
+        """Give out tasks for the shards whose tokens are all there; `complete`: no more will come."""
+        tasks: list[ShardTask] = []
+        while (left := self.num_tokens - (start := self.num_planned * shard_tokens)) > 0:
+            if left < shard_tokens and not complete:
+                break
+            num_tokens = min(left, shard_tokens)
+            stop = start + num_tokens
+            slots = tuple(slot for slot in self.slots if slot.start < stop)
+            self.slots = [slot for slot in self.slots if slot.start + slot.num_tokens > stop]
+            tasks.append(
+                ShardTask(
+                    split=self.split,
+                    index=self.num_planned,
+                    start=start,
+                    num_tokens=num_tokens,
+                    last=complete and stop == self.num_tokens,
+                    slots=slots,
+                )
+            )
+            self.num_planned += 1
+        return tasks
+
+
+def split_tokens(receipt: Receipt, split: str) -> int:
+    """Return how many tokens a unit gives to a split."""
+    return sum(count.num_tokens for count in receipt.counts if count.split == split)

@@ -1,0 +1,157 @@
+"""What a run will do, decided from the settings and the input alone; and how two such plans differ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tokenmill.errors import ConfigError, SettingsChangedError
+from tokenmill.pipeline.order import split_threshold
+from tokenmill.pipeline.settings import MEBIBYTE, TokenizeSettings
+from tokenmill.sources import SourceFile, Unit, cut_units, find_files
+from tokenmill.store import choose_dtype
+from tokenmill.tokenizer import Tokenizer
+
+SMALLEST_UNIT = 8 * MEBIBYTE
+LARGEST_UNIT = 64 * MEBIBYTE
+RECORD_NAME = "run.json"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunPlan:
+    """Settings resolved against the input and the tokenizer."""
+
+    settings: TokenizeSettings
+    files: list[SourceFile]
+    units: list[Unit]
+    unit_bytes: int
+    dtype: str
+    bos_id: int | None
+    eos_id: int | None
+    fingerprint: str
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of input as stored, compressed or not."""
+        return sum(file.size for file in self.files)
+
+    @property
+    def has_val(self) -> bool:
+        """Whether documents are divided between train and val."""
+        return bool(self.settings.val_ratio or self.settings.val_documents)
+
+    @property
+    def threshold(self) -> int:
+        """The content hash below which a document goes to val, as far as it is known beforehand."""
+        return split_threshold(self.settings.val_ratio)
+
+    @property
+    def needs_all_parts(self) -> bool:
+        """Whether the order or the split of documents is known only when every unit is done."""
+        return self.settings.shuffle is not None or bool(self.settings.val_documents)
+
+
+class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What `_run/run.json` keeps, to recognise the same run when it is repeated."""
+
+    settings: dict[str, Any]
+    unit_bytes: int
+    dtype: str
+    bos_id: int | None
+    eos_id: int | None
+    fingerprint: str
+    num_units: int
+    total_bytes: int
+    files: list[SourceFile]
+
+
+def make_plan(settings: TokenizeSettings, tokenizer: Tokenizer) -> RunPlan:
+    """Find the input, cut it into units, and settle everything that was left to be chosen."""
+    files = find_files(settings.source_settings())
+    unit_bytes = settings.unit_bytes or choose_unit_bytes(sum(file.size for file in files))
+    return RunPlan(
+        settings=settings,
+        files=files,
+        units=cut_units(files, unit_bytes=unit_bytes),
+        unit_bytes=unit_bytes,
+        dtype=choose_dtype(tokenizer.num_ids, settings.dtype).name,
+        bos_id=_special_id(tokenizer, "bos") if settings.bos else None,
+        eos_id=_special_id(tokenizer, "eos") if settings.eos else None,
+        fingerprint=tokenizer.fingerprint,
+    )
+
+
+def choose_unit_bytes(total_bytes: int) -> int:
+    """Return a unit size that gives enough units to share out, and not too many.
+
+    >>> choose_unit_bytes(0) >> 20, choose_unit_bytes(1 << 30) >> 20, choose_unit_bytes(1 << 40) >> 20
+    (8, 16, 64)
+    """
+    return min(max(total_bytes // 64, SMALLEST_UNIT), LARGEST_UNIT)
+
+
+def plan_record(plan: RunPlan) -> RunRecord:
+    """Return the part of a plan that must be the same for a run to continue."""
+    return RunRecord(
+        settings=plan.settings.content(),
+        unit_bytes=plan.unit_bytes,
+        dtype=plan.dtype,
+        bos_id=plan.bos_id,
+        eos_id=plan.eos_id,
+        fingerprint=plan.fingerprint,
+        num_units=len(plan.units),
+        total_bytes=plan.total_bytes,
+        files=plan.files,
+    )
+
+
+def check_same_run(old: RunRecord, new: RunRecord, *, output: Path) -> None:
+    """Raise `SettingsChangedError` that lists every difference, unless there is none."""
+    found = differences(old, new)
+    if found:
+        shown = "\n".join(f"  {line}" for line in found[:20])
+        more = f"\n  and {len(found) - 20} more" if len(found) > 20 else ""
+        raise SettingsChangedError(
+            f"{output}: begun with other settings or input:\n{shown}{more}",
+            hint="repeat the first command to continue it, or choose another output folder",
+        )
+
+
+def differences(old: RunRecord, new: RunRecord) -> list[str]:
+    """Return one line for each thing in which two runs differ."""
+    lines = [
+        f"{name}: {_show(old.settings.get(name))} then, {_show(new.settings.get(name))} now"
+        for name in sorted(old.settings.keys() | new.settings.keys())
+        if old.settings.get(name) != new.settings.get(name)
+    ]
+    if old.fingerprint != new.fingerprint:
+        lines.append(
+            f"tokenizer definition: {old.fingerprint[:19]} then, {new.fingerprint[:19]} now"
+        )
+    before = {file.path: file for file in old.files}
+    after = {file.path: file for file in new.files}
+    lines += [f"{path}: no longer part of the input" for path in before if path not in after]
+    lines += [f"{path}: not part of the input then" for path in after if path not in before]
+    for path in before.keys() & after.keys():
+        if before[path].size != after[path].size:
+            lines.append(f"{path}: {before[path].size:,} bytes then, {after[path].size:,} now")
+        elif before[path] != after[path]:
+            lines.append(f"{path}: changed since then")
+    return lines
+
+
+def _special_id(tokenizer: Tokenizer, kind: str) -> int:
+    found = tokenizer.eos_id if kind == "eos" else tokenizer.bos_id
+    if found is None:
+        raise ConfigError(
+            f"tokenizer {tokenizer.name!r} has no {kind.upper()} token",
+            hint=f"use --no-{kind}, or a tokenizer whose folder names its {kind}_token",
+        )
+    return found
+
+
+def _show(value: Any) -> str:
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,95 @@
+"""The settings of a tokenize run, each with its help text."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tokenmill.errors import ConfigError
+from tokenmill.sources import SourceSettings
+
+MEBIBYTE = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenizeSettings:
+    """Which documents to tokenize, how, and how to cut the result into shards."""
+
+    sources: tuple[str, ...]
+    """Files, folders or globs, read in this order."""
+    tokenizer: str = "gpt2"
+    """A short name (gpt2, cl100k_base, o200k_base), a hub id, a folder or a tokenizer file."""
+    format: Literal["auto", "text", "file", "jsonl", "json", "parquet", "arrow", "csv"] = "auto"
+    """What the files hold; auto goes by their names. text: a document a line; file: a document a file."""
+    separator: str | None = None
+    """Cut text at this string instead of at line ends, e.g. '<|endoftext|>'."""
+    text_field: str = "text"
+    """The field or column that holds the text; a.b reaches into nested records."""
+    shard_tokens: int = 100_000_000
+    """Tokens in each shard; only the last of a split may be shorter."""
+    dtype: Literal["auto", "uint16", "uint32"] = "auto"
+    """Integer type of the stored ids; auto takes the smallest that holds the tokenizer's ids."""
+    eos: bool = True
+    """Close each document with the tokenizer's end-of-sequence id."""
+    bos: bool = False
+    """Open each document with the tokenizer's beginning-of-sequence id."""
+    val_ratio: float = 0.0
+    """Share of the documents that goes to the split 'val', chosen by a hash of their content."""
+    val_documents: int = 0
+    """Number of documents that goes to 'val' instead, those with the smallest content hash."""
+    max_tokens: int | None = None
+    """Stop at exactly this many tokens; the document it falls into is cut."""
+    shuffle: int | None = None
+    """Seed: put the documents in an order that depends on it and on the input alone."""
+    on_error: Literal["fail", "skip"] = "fail"
+    """What to do with a broken document: stop, or write it to rejects.jsonl and go on."""
+    max_errors: int | None = None
+    """With --on-error skip: stop when more documents than this are broken."""
+    allow_special: bool = False
+    """Let a special token's text inside a document become its control id (by default it stays text)."""
+    workers: int | None = None
+    """Encoder threads; by default one for each core, 0 or less: 75% of the cores."""
+    max_document_bytes: int = 512 * MEBIBYTE
+    """A longer document counts as broken; this bounds the memory that a run needs."""
+    unit_bytes: int | None = None
+    """Input bytes in a unit of work; by default 8 to 64 MiB, by the size of the input."""
+
+    def __post_init__(self) -> None:
+        if not self.sources:
+            raise ConfigError("no sources given", hint="name at least one file, folder or glob")
+        self._at_least(shard_tokens=1, val_documents=0, max_document_bytes=1)
+        for name in ("max_tokens", "unit_bytes", "max_errors"):
+            if getattr(self, name) is not None:
+                self._at_least(**{name: 0 if name == "max_errors" else 1})
+        if not 0 <= self.val_ratio < 1:
+            raise ConfigError(f"val_ratio must be at least 0 and below 1, got {self.val_ratio}")
+        if self.val_ratio and self.val_documents:
+            raise ConfigError("val_ratio and val_documents are two ways to say one thing: give one")
+        if self.shuffle is not None and not 0 <= self.shuffle < 1 << 64:
+            raise ConfigError(f"shuffle must be a seed from 0 to 2^64-1, got {self.shuffle}")
+        if self.separator == "":
+            raise ConfigError("separator is empty: give the text that stands between documents")
+
+    def source_settings(self) -> SourceSettings:
+        """Return the part of the settings that says what to read."""
+        return SourceSettings(
+            places=self.sources,
+            format=self.format,
+            separator=self.separator,
+            text_field=self.text_field,
+            max_document_bytes=self.max_document_bytes,
+        )
+
+    def content(self) -> dict[str, Any]:
+        """Return the settings that decide the content of the store, as JSON-able values."""
+        fields = dataclasses.asdict(self)
+        for name in ("workers", "on_error", "max_errors"):  # how it runs, not what comes out
+            del fields[name]
+        return fields | {"sources": list(self.sources)}
+
+    def _at_least(self, **minima: int) -> None:
+        for name, minimum in minima.items():
+            value = getattr(self, name)
+            if value < minimum:
+                raise ConfigError(f"{name} must be at least {minimum}, got {value}")
