@@ -83,7 +83,9 @@ def main() -> None:
         return
     folder.mkdir(parents=True, exist_ok=True)
     trees = arguments.trees or _fetch_packages(folder / "packages")
-    facts = _write(_distinct(_read_trees(trees), wanted_bytes=wanted_bytes), folder)
+    documents = list(_distinct(_read_trees(trees), wanted_bytes=wanted_bytes))
+    random.Random(1).shuffle(documents)  # a package that has given its share ends early otherwise
+    facts = _write(iter(documents), folder)
     facts["wanted_bytes"] = wanted_bytes
     if facts["text_bytes"] < wanted_bytes:
         print(f"only {facts['text_bytes'] / 1e6:.0f} MB of text were found", file=sys.stderr)
@@ -181,6 +183,7 @@ _BLOCK = re.compile(
 )
 _CELL = re.compile(r"\s*</?(?:td|th)\b[^>]*>\s*", re.I)
 _TAG = re.compile(r"<[^>]*>")
+_GAP = re.compile(r"(?<=\S)[ \t\xa0]{2,}")
 _BLANK = re.compile(r"[ \t\xa0]*\n[ \t\xa0\n]*\n")
 
 
@@ -192,7 +195,7 @@ def page_text(page: str) -> str:
     """
     text = _HIDDEN.sub(" ", page)
     text = _TAG.sub("", _CELL.sub(" ", _BLOCK.sub("\n", text)))
-    return _BLANK.sub("\n\n", html.unescape(text)).strip()
+    return _BLANK.sub("\n\n", _GAP.sub(" ", html.unescape(text))).strip()
 
 
 _ROFF_COMMENT = re.compile(r"^[.']\\\".*\n?", re.M)
