@@ -27,7 +27,7 @@ from tokenmill.store import (
 BuildStore = Callable[..., Metadata]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def build_store() -> BuildStore:
     """Give tests a function that makes a store from documents of ids, by the shortest way."""
     return make_store
@@ -48,7 +48,9 @@ def make_store(
         (folder / "rejects.jsonl").write_bytes(rejects)
     entries: dict[str, SplitEntry] = {}
     for name, documents in splits.items():
-        shards = write_shards(folder, name, documents=documents, shard_tokens=shard_tokens, num_ids=num_ids)
+        shards = write_shards(
+            folder, name, documents=documents, shard_tokens=shard_tokens, num_ids=num_ids
+        )
         entries[name] = SplitEntry(
             num_tokens=sum(map(len, documents)),
             num_documents=len(documents),

@@ -1,6 +1,21 @@
 """Token ids on disk: the format, the writer, the reader, and proof that nothing changed."""
 
-from tokenmill.store.format import DOCS_DTYPE, check_fits, choose_dtype, narrow, num_shards
+from tokenmill.store.format import (
+    BLOCKS_FOLDER,
+    DOCS_DTYPE,
+    DOCS_FOLDER,
+    FORMAT_VERSION,
+    METADATA_NAME,
+    REJECTS_NAME,
+    RUN_FOLDER,
+    blocks_path,
+    check_fits,
+    choose_dtype,
+    docs_path,
+    narrow,
+    num_shards,
+    shard_path,
+)
 from tokenmill.store.metadata import (
     Counts,
     FileEntry,
@@ -14,14 +29,23 @@ from tokenmill.store.metadata import (
     write_metadata,
 )
 from tokenmill.store.reader import Document, Split, Store, open_store
+from tokenmill.store.summary import store_text
+from tokenmill.store.verify import Problem, VerifyReport, verify
 from tokenmill.store.writer import ShardWriter, hash_file, write_tokenizer
 
 __all__ = [
+    "BLOCKS_FOLDER",
     "DOCS_DTYPE",
+    "DOCS_FOLDER",
+    "FORMAT_VERSION",
+    "METADATA_NAME",
+    "REJECTS_NAME",
+    "RUN_FOLDER",
     "Counts",
     "Document",
     "FileEntry",
     "Metadata",
+    "Problem",
     "ShardEntry",
     "ShardWriter",
     "SourceEntry",
@@ -29,14 +53,20 @@ __all__ = [
     "SplitEntry",
     "Store",
     "TokenizerEntry",
+    "VerifyReport",
+    "blocks_path",
     "check_fits",
     "choose_dtype",
     "content_digest",
+    "docs_path",
     "hash_file",
     "narrow",
     "num_shards",
     "open_store",
     "read_metadata",
+    "shard_path",
+    "store_text",
+    "verify",
     "write_metadata",
     "write_tokenizer",
 ]

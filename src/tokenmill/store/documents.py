@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -72,6 +73,11 @@ class DocumentTable:
         """Return rows of the table, as `DOCS_DTYPE`."""
         self._proved()
         return self._read(first, stop)
+
+    def pieces(self) -> Iterator[NDArray[Any]]:
+        """Yield all rows in pieces, each valid until the next; nothing is proved by this."""
+        for piece in self._file.pieces(None, piece_bytes=_PIECE_ROWS * DOCS_DTYPE.itemsize):
+            yield np.frombuffer(piece, dtype=DOCS_DTYPE)
 
     def check(self) -> None:
         """Read the whole table and raise `DamageError` for whatever is wrong with it."""

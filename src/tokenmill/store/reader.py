@@ -144,7 +144,7 @@ class Split:
         if not 0 <= token < self.num_tokens:
             raise IndexError(f"token {token} is outside [0, {self.num_tokens})")
         shard = token // self._metadata.shard_tokens
-        return self._first_documents[shard] + self._table(shard).find(token, token)[0]
+        return self._first_documents[shard] + self.table(shard).find(token, token)[0]
 
     def document_ends(self, start: int, stop: int) -> NDArray[np.uint64]:
         """Return the positions in (start, stop] at which documents end, in order.
@@ -158,8 +158,24 @@ class Split:
             return np.empty(0, dtype=np.uint64)
         shard_tokens = self._metadata.shard_tokens
         shards = range(start // shard_tokens, (stop - 1) // shard_tokens + 1)
-        parts = [self._table(shard).find(start, stop)[1] for shard in shards]
+        parts = [self.table(shard).find(start, stop)[1] for shard in shards]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def table(self, index: int) -> DocumentTable:
+        """Return the document table of shard `index`; nothing is read before it is asked."""
+        table = self._tables.get(index)
+        if table is None:
+            entry = self._metadata.splits[self.name].shards[index]
+            start = index * self._metadata.shard_tokens
+            table = self._tables[index] = DocumentTable(
+                docs_file(str(self._folder), self.name, index=index, entry=entry),
+                entry.num_documents,
+                tokens=range(start, start + entry.num_tokens),
+                is_last=index == self.num_shards - 1,
+                num_sources=len(self._metadata.sources),
+                sha256=entry.docs.sha256 if self._verify == "blocks" else None,
+            )
+        return table
 
     def _fill(self, out: memoryview, start: int) -> None:
         shard_tokens, size, done = self._metadata.shard_tokens, self.dtype.itemsize, 0
@@ -180,7 +196,7 @@ class Split:
             raise IndexError(f"document {index} is outside [0, {self.num_documents})")
         shard = bisect_right(self._first_documents, index) - 1
         row = index - self._first_documents[shard]
-        return self._table(shard).rows(row, row + 1)[0]
+        return self.table(shard).rows(row, row + 1)[0]
 
     def _shard(self, index: int) -> Shard:
         shard = self._shards.get(index)
@@ -194,21 +210,6 @@ class Split:
                 check_blocks=self._verify == "blocks",
             )
         return shard
-
-    def _table(self, index: int) -> DocumentTable:
-        table = self._tables.get(index)
-        if table is None:
-            entry = self._metadata.splits[self.name].shards[index]
-            start = index * self._metadata.shard_tokens
-            table = self._tables[index] = DocumentTable(
-                docs_file(str(self._folder), self.name, index=index, entry=entry),
-                entry.num_documents,
-                tokens=range(start, start + entry.num_tokens),
-                is_last=index == self.num_shards - 1,
-                num_sources=len(self._metadata.sources),
-                sha256=entry.docs.sha256 if self._verify == "blocks" else None,
-            )
-        return table
 
 
 class Store:

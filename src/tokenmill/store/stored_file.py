@@ -77,6 +77,7 @@ class StoredFile:
 
         The hash, if given, is compared after the last piece: do not act on them before the end.
         """
+        self.open()  # also when nothing follows the header
         first = len(self.header)
         buffer = memoryview(bytearray(min(piece_bytes, self.num_bytes - first)))
         digest = hashlib.sha256(self.header)
@@ -104,11 +105,14 @@ class StoredFile:
 
     def damage(self, problem: str) -> DamageError:
         """Return an error that names the file and the next command."""
-        folder = shlex.quote(self.folder)
-        return DamageError(
-            f"{self.path}: {problem}",
-            hint=f"`tokenmill verify {folder} --level full` lists all damage; then tokenize again",
-        )
+        command = full_check_command(self.folder)
+        hint = f"`{command}` lists all damage; then tokenize again"
+        return DamageError(f"{self.path}: {problem}", hint=hint)
+
+    def open(self) -> None:
+        """Open the file now, comparing its size and header; reads do that by themselves."""
+        if self._descriptor is None:
+            self._open()
 
     def _open(self) -> _Descriptor:
         try:
@@ -134,6 +138,11 @@ class StoredFile:
         """Close the file, once no read is using it; the next read opens it again."""
         self._descriptor = None
         _recent.pop(id(self), None)
+
+
+def full_check_command(folder: str) -> str:
+    """Return the command that looks at every byte of a store."""
+    return f"tokenmill verify {shlex.quote(folder)} --level full"
 
 
 class _Descriptor:

@@ -1,0 +1,208 @@
+"""Prove that a store is what was written, at three levels of effort.
+
+structure   metadata, names, exact sizes, .npy headers, the tokenizer's hash; reads almost nothing
+sample      also the tables, and some blocks of each shard with the documents that end in them
+full        SHA-256 of every byte, every block, every id, every end of a document
+
+Shards are checked side by side in threads. Each is read once, in pieces that stay in the cache of a
+core while they are hashed and looked at, so memory is a few MiB for each thread.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from tokenmill.errors import ConfigError, DamageError, TokenmillError
+from tokenmill.store.format import BLOCKS_FOLDER, DOCS_FOLDER, METADATA_NAME, REJECTS_NAME
+from tokenmill.store.metadata import Metadata, decode_metadata, read_metadata_bytes
+from tokenmill.store.reader import Store, store_files
+from tokenmill.store.shard_check import Findings, ShardCheck, check_hash
+from tokenmill.store.stored_file import StoredFile, full_check_command
+
+LEVELS: Final = ("structure", "sample", "full")
+
+_SAMPLE_BLOCKS: Final = 64
+_SAMPLE_BLOCKS_OF_STORE: Final = 1 << 14
+"""A GiB in all; a store of very many shards gets fewer blocks of each, but at least one."""
+
+_EXTRA: Final = "not listed in the metadata"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that is not as it was written."""
+
+    file: str
+    """Name inside the store."""
+    problem: str
+    next_command: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyReport:
+    """What a verification looked at and what it found."""
+
+    path: str
+    level: str
+    problems: tuple[Problem, ...]
+    num_files: int
+    num_bytes: int
+    """Bytes that were read."""
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found."""
+        return not self.problems
+
+
+def verify(
+    path: str | Path,
+    level: str = "structure",
+    *,
+    workers: int | None = None,
+    seed: int = 0,
+    on_bytes: Callable[[int], None] | None = None,
+) -> VerifyReport:
+    """Check the store in folder `path` and report every problem; damage is reported, not raised.
+
+    Args:
+        workers: Threads; by default one for each core.
+        seed: Chooses the blocks of a sample; the same seed looks at the same blocks.
+        on_bytes: Told, from any thread, how many more bytes have been read.
+    """
+    if level not in LEVELS:
+        raise ConfigError(f"level is {level!r}, expected one of {', '.join(LEVELS)}")
+    started = time.monotonic()
+    folder = Path(path).absolute()
+    data = read_metadata_bytes(folder)
+    found = Findings(num_files=1, num_bytes=len(data))
+    try:
+        metadata = decode_metadata(data, folder / METADATA_NAME)
+    except DamageError as error:
+        found.add(METADATA_NAME, error)
+    else:
+        checks = _checks(folder, metadata, level=level, seed=seed, on_bytes=on_bytes or _ignore)
+        for part in _run(checks, workers=workers or len(os.sched_getaffinity(0))):
+            found.merge(part)
+        if level == "full" and not found.problems:
+            _check_sources(found, metadata)
+    return VerifyReport(
+        path=str(folder),
+        level=level,
+        problems=tuple(
+            _problem(folder, file, text=text, level=level) for file, text in found.problems
+        ),
+        num_files=found.num_files,
+        num_bytes=found.num_bytes,
+        seconds=time.monotonic() - started,
+    )
+
+
+def _checks(
+    folder: Path,
+    metadata: Metadata,
+    *,
+    level: str,
+    seed: int,
+    on_bytes: Callable[[int], None],
+) -> Iterator[Callable[[], Findings]]:
+    """Yield the checks of a level, each to be run in some thread."""
+    root, tokenizer, rejects = str(folder), metadata.tokenizer, metadata.rejects
+    yield partial(_check_names, folder, metadata)
+    file = StoredFile(root, tokenizer.file, num_bytes=tokenizer.bytes)
+    yield partial(check_hash, file, tokenizer.sha256)
+    if rejects is not None:
+        file = StoredFile(root, REJECTS_NAME, num_bytes=rejects.bytes)
+        yield partial(check_hash, file, rejects.sha256) if level == "full" else partial(_open, file)
+    store = Store(folder, metadata, verify="blocks")
+    num_shards = sum(split.num_shards for split in store.splits.values())
+    max_blocks = max(1, min(_SAMPLE_BLOCKS, _SAMPLE_BLOCKS_OF_STORE // max(num_shards, 1)))
+    for name, split in store.splits.items():
+        for index in range(split.num_shards):
+            check = ShardCheck(root, split, index=index, metadata=metadata, on_bytes=on_bytes)
+            if level == "structure":
+                yield check.structure
+            elif level == "sample":
+                rng = np.random.default_rng([seed, index, *name.encode()])
+                yield partial(check.sample, rng, max_blocks=max_blocks)
+            else:
+                yield check.full
+
+
+def _run(checks: Iterable[Callable[[], Findings]], *, workers: int) -> Iterator[Findings]:
+    """Run checks in threads and yield what they found, in their order."""
+    with ThreadPoolExecutor(workers) as pool:
+        try:
+            for future in [pool.submit(check) for check in checks]:
+                yield future.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)  # an interrupt waits for no other shard
+
+
+def _check_names(folder: Path, metadata: Metadata) -> Findings:
+    """Look for shards and tables that the metadata does not list: something else wrote here."""
+    found = Findings()
+    listed = {file.name for file in store_files(folder, metadata)}
+    for place in ("", DOCS_FOLDER, BLOCKS_FOLDER):
+        prefix = f"{place}/" if place else ""
+        for name in _npy_names(folder / place):
+            if f"{prefix}{name}" not in listed:
+                found.add(f"{prefix}{name}", _EXTRA)
+    if metadata.rejects is None and (folder / REJECTS_NAME).exists():
+        found.add(REJECTS_NAME, _EXTRA)
+    return found
+
+
+def _npy_names(folder: Path) -> list[str]:
+    try:
+        names = os.listdir(folder)  # noqa: PTH208  (names, many of them)
+    except OSError:  # a missing folder: its missing files are reported one by one
+        return []
+    return sorted(n for n in names if n.endswith(".npy") and not n.startswith("."))
+
+
+def _open(file: StoredFile) -> Findings:
+    found = Findings(num_files=1)
+    try:
+        file.open()
+    except TokenmillError as error:
+        found.add(file.name, error)
+    finally:
+        file.forget()
+    return found
+
+
+def _check_sources(found: Findings, metadata: Metadata) -> None:
+    """Compare the documents of each source in the tables with the counts in the metadata."""
+    for number, source in enumerate(metadata.sources):
+        counted = found.documents_by_source[number]
+        if counted != source.num_documents:
+            text = (
+                f"source {number} has {source.num_documents} documents, the tables list {counted}"
+            )
+            found.add(METADATA_NAME, text)
+
+
+def _problem(folder: Path, file: str, *, text: str, level: str) -> Problem:
+    if text == _EXTRA:
+        command = f"mv {shlex.quote(str(folder / file))} to another folder"
+    elif level != "full":
+        command = full_check_command(str(folder))
+    else:
+        command = "restore the file from a copy, or tokenize again into a new folder"
+    return Problem(file=file, problem=text, next_command=command)
+
+
+def _ignore(num_bytes: int) -> None:
+    """Tell nobody."""
