@@ -2,42 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from tokenmill.engine import check_stop
-from tokenmill.pipeline.layout import ShardTask
+from tokenmill.pipeline.context import open_run
+from tokenmill.pipeline.journal import FinishedShard
+from tokenmill.pipeline.layout import ShardLayout
 from tokenmill.pipeline.order import in_val
 from tokenmill.pipeline.parts import Docs, Ids, Part, lengths
-from tokenmill.store import DOCS_DTYPE, ShardEntry, ShardWriter
-
-OpenPart = Callable[[int], Part]
-"""Opens the part of a unit."""
+from tokenmill.store import DOCS_DTYPE, ShardWriter
 
 
-def assemble_shard(
-    task: ShardTask, folder: Path, *, dtype: np.dtype, open_part: OpenPart, threshold: int
-) -> ShardEntry:
-    """Write one shard in input order; memory is a piece of a part and the document tables it needs."""
-    stop = task.start + task.num_tokens
+class ShardTask(msgspec.Struct, frozen=True):
+    """One shard of the run that writes to `output`."""
+
+    output: str
+    threshold: int
+    """Content hash below which a document belongs to val."""
+    layout: ShardLayout
+
+
+def assemble_shard(task: ShardTask) -> FinishedShard:
+    """Write one shard in input order; memory is a piece of a part and the document tables."""
+    run, shard = open_run(task.output), task.layout
+    stop = shard.start + shard.num_tokens
     tables: list[NDArray[np.void]] = []
     writer = ShardWriter(
-        folder, task.split, index=task.index, dtype=dtype, num_tokens=task.num_tokens
+        run.output, shard.split, index=shard.index, dtype=run.dtype, num_tokens=shard.num_tokens
     )
     with writer:
-        for slot in task.slots:
-            part = open_part(slot.unit)
-            chosen = select_documents(part.docs, split=task.split, threshold=threshold)
-            first, last = max(task.start - slot.start, 0), stop - slot.start
+        for slot in shard.slots:
+            part = run.part(slot.unit)
+            chosen = select_documents(part.docs, split=shard.split, threshold=task.threshold)
+            first, last = max(shard.start - slot.start, 0), stop - slot.start
             for ids in chosen_tokens(part, chosen, start=first, stop=last):
                 check_stop()
                 writer.write(ids)
             rows = document_rows(part.docs[chosen], lengths(part.docs)[chosen], start=slot.start)
-            tables.append(clip_rows(rows, task.start, stop, last=task.last))
-        return writer.finish(np.concatenate(tables))
+            tables.append(clip_rows(rows, shard.start, stop, last=shard.last))
+        entry = writer.finish(np.concatenate(tables))
+    return FinishedShard(shard.split, shard.index, shard.start, entry)
 
 
 def select_documents(docs: Docs, *, split: str, threshold: int) -> NDArray[np.bool_]:

@@ -12,7 +12,7 @@ import msgspec
 import xxhash
 
 from tokenmill.files import atomic_write
-from tokenmill.pipeline.journal import Journal
+from tokenmill.pipeline.journal import FinishedShard, Journal
 from tokenmill.pipeline.limit import Kept
 from tokenmill.pipeline.parts import Receipt, SourceCount, read_rejects
 from tokenmill.pipeline.plan import RunPlan
@@ -21,7 +21,6 @@ from tokenmill.store import (
     Counts,
     FileEntry,
     Metadata,
-    ShardEntry,
     SourceEntry,
     SplitEntry,
     TokenizerEntry,
@@ -41,7 +40,7 @@ def commit(
     journal: Journal,
     receipts: list[Receipt],
     counts: list[SourceCount],
-    shards: dict[tuple[str, int], ShardEntry],
+    shards: dict[tuple[str, int], FinishedShard],
     kept: Kept | None,
 ) -> Metadata:
     """Write what surrounds the shards, then the metadata."""
@@ -66,7 +65,7 @@ def commit(
 
 
 def _split_entries(
-    counts: list[SourceCount], shards: dict[tuple[str, int], ShardEntry], *, kept: Kept | None
+    counts: list[SourceCount], shards: dict[tuple[str, int], FinishedShard], *, kept: Kept | None
 ) -> dict[str, SplitEntry]:
     entries: dict[str, SplitEntry] = {}
     for split in sorted({"train"} | {count.split for count in counts}):
@@ -77,7 +76,7 @@ def _split_entries(
             num_documents=sum(count.num_documents for count in own),
             num_bytes=sum(count.num_bytes for count in own),
             last_document_cut=kept is not None and kept.cut_split == split,
-            shards=tuple(shards[split, index] for index in listed),
+            shards=tuple(shards[split, index].entry for index in listed),
         )
     return entries
 

@@ -31,6 +31,8 @@ PROGRESS_SECONDS = 2.0
 class FinishedShard(msgspec.Struct, frozen=True):
     """A published shard: the tokens it covers, and its entry for the metadata."""
 
+    split: str
+    index: int
     start: int
     entry: ShardEntry
 
@@ -92,23 +94,22 @@ class Journal:
         """Remove the tokens of a unit that no unfinished shard needs."""
         (self.parts / receipt.part_name).unlink(missing_ok=True)
 
-    def read_shards(self, itemsize: int) -> dict[tuple[str, int], FinishedShard]:
+    def read_shards(self) -> dict[tuple[str, int], FinishedShard]:
         """Return the finished shards whose files are there with the right sizes."""
         found: dict[tuple[str, int], FinishedShard] = {}
         for path in sorted(self.shards.glob("*.json")):
-            split, _, index = path.stem.rpartition("_")
             try:
                 shard = msgspec.json.decode(path.read_bytes(), type=FinishedShard)
             except msgspec.DecodeError:
                 path.unlink()
                 continue
-            if self._sizes_agree(split, int(index), shard.entry):
-                found[split, int(index)] = shard
+            if self._sizes_agree(shard):
+                found[shard.split, shard.index] = shard
         return found
 
-    def write_shard(self, split: str, index: int, shard: FinishedShard) -> None:
+    def write_shard(self, shard: FinishedShard) -> None:
         """Record a shard that is on disk under its final name."""
-        with atomic_write(self.shards / f"{split}_{index:06d}.json") as file:
+        with atomic_write(self.shards / f"{shard.split}_{shard.index:06d}.json") as file:
             file.write(msgspec.json.encode(shard))
 
     def clean(self, receipts: Iterable[Receipt]) -> None:
@@ -161,7 +162,8 @@ class Journal:
             rejected=event.num_rejected,
         )
 
-    def _sizes_agree(self, split: str, index: int, entry: ShardEntry) -> bool:
+    def _sizes_agree(self, shard: FinishedShard) -> bool:
+        split, index, entry = shard.split, shard.index, shard.entry
         places = (
             (layout.shard_path(self.output, split, index=index), entry.shard),
             (layout.docs_path(self.output, split, index=index), entry.docs),

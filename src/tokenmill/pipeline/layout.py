@@ -1,12 +1,13 @@
-"""Where the tokens of each part go: pure bookkeeping between receipts and shards, in input order."""
+"""Where the tokens of each part go: bookkeeping between receipts and shards, in input order."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import msgspec
 
-from tokenmill.pipeline.parts import Receipt
+from tokenmill.pipeline.parts import SourceCount
 
 SPLITS = ("train", "val")
 
@@ -19,8 +20,8 @@ class Slot(msgspec.Struct, frozen=True):
     num_tokens: int
 
 
-class ShardTask(msgspec.Struct, frozen=True, kw_only=True):
-    """One shard to assemble from parts."""
+class ShardLayout(msgspec.Struct, frozen=True, kw_only=True):
+    """The tokens of one shard, and the parts they come from."""
 
     split: str
     index: int
@@ -38,10 +39,10 @@ class Stream:
 
     split: str
     num_tokens: int = 0
-    num_planned: int = 0
-    """Shards for which a task was given out."""
+    num_taken: int = 0
+    """Shards that were laid out."""
     slots: list[Slot] = field(default_factory=list)
-    """Parts that unplanned shards still need, in order."""
+    """Parts that further shards need, in order."""
 
     def extend(self, unit: int, num_tokens: int) -> None:
         """Append the tokens of the next unit."""
@@ -49,30 +50,31 @@ class Stream:
             self.slots.append(Slot(unit, self.num_tokens, num_tokens))
             self.num_tokens += num_tokens
 
-    def take_shards(self, shard_tokens: int, *, complete: bool) -> list[ShardTask]:
-        """Give out tasks for the shards whose tokens are all there; `complete`: no more will come."""
-        tasks: list[ShardTask] = []
-        while (left := self.num_tokens - (start := self.num_planned * shard_tokens)) > 0:
+    def take_shards(self, shard_tokens: int, *, complete: bool) -> list[ShardLayout]:
+        """Lay out the shards whose tokens are all there; `complete`: no more will come."""
+        taken: list[ShardLayout] = []
+        while (left := self.num_tokens - (start := self.num_taken * shard_tokens)) > 0:
             if left < shard_tokens and not complete:
                 break
             num_tokens = min(left, shard_tokens)
             stop = start + num_tokens
             slots = tuple(slot for slot in self.slots if slot.start < stop)
             self.slots = [slot for slot in self.slots if slot.start + slot.num_tokens > stop]
-            tasks.append(
-                ShardTask(
+            last = complete and stop == self.num_tokens
+            taken.append(
+                ShardLayout(
                     split=self.split,
-                    index=self.num_planned,
+                    index=self.num_taken,
                     start=start,
                     num_tokens=num_tokens,
-                    last=complete and stop == self.num_tokens,
+                    last=last,
                     slots=slots,
                 )
             )
-            self.num_planned += 1
-        return tasks
+            self.num_taken += 1
+        return taken
 
 
-def split_tokens(receipt: Receipt, split: str) -> int:
-    """Return how many tokens a unit gives to a split."""
-    return sum(count.num_tokens for count in receipt.counts if count.split == split)
+def split_tokens(counts: Iterable[SourceCount], split: str) -> int:
+    """Return how many of the counted tokens belong to a split."""
+    return sum(count.num_tokens for count in counts if count.split == split)

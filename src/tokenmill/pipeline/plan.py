@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 
 from tokenmill.errors import ConfigError, SettingsChangedError
-from tokenmill.pipeline.order import split_threshold
 from tokenmill.pipeline.settings import MEBIBYTE, TokenizeSettings
 from tokenmill.sources import SourceFile, Unit, cut_units, find_files
 from tokenmill.store import choose_dtype
@@ -32,26 +31,12 @@ class RunPlan:
     bos_id: int | None
     eos_id: int | None
     fingerprint: str
+    tokenizer_file: str
 
     @property
     def total_bytes(self) -> int:
         """Bytes of input as stored, compressed or not."""
         return sum(file.size for file in self.files)
-
-    @property
-    def has_val(self) -> bool:
-        """Whether documents are divided between train and val."""
-        return bool(self.settings.val_ratio or self.settings.val_documents)
-
-    @property
-    def threshold(self) -> int:
-        """The content hash below which a document goes to val, as far as it is known beforehand."""
-        return split_threshold(self.settings.val_ratio)
-
-    @property
-    def needs_all_parts(self) -> bool:
-        """Whether the order or the split of documents is known only when every unit is done."""
-        return self.settings.shuffle is not None or bool(self.settings.val_documents)
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +48,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     bos_id: int | None
     eos_id: int | None
     fingerprint: str
+    tokenizer_file: str
     num_units: int
     total_bytes: int
     files: list[SourceFile]
@@ -81,6 +67,7 @@ def make_plan(settings: TokenizeSettings, tokenizer: Tokenizer) -> RunPlan:
         bos_id=_special_id(tokenizer, "bos") if settings.bos else None,
         eos_id=_special_id(tokenizer, "eos") if settings.eos else None,
         fingerprint=tokenizer.fingerprint,
+        tokenizer_file=tokenizer.definition_name,
     )
 
 
@@ -102,6 +89,7 @@ def plan_record(plan: RunPlan) -> RunRecord:
         bos_id=plan.bos_id,
         eos_id=plan.eos_id,
         fingerprint=plan.fingerprint,
+        tokenizer_file=plan.tokenizer_file,
         num_units=len(plan.units),
         total_bytes=plan.total_bytes,
         files=plan.files,

@@ -1,10 +1,9 @@
-"""A tokenize run: units to parts, parts to shards, shards to a store; continued wherever it stopped."""
+"""A tokenize run: units to parts, parts to shards, shards to a store; it continues where it stopped."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,13 @@ import numpy as np
 
 from tokenmill.config import resolve
 from tokenmill.engine import LocalEngine, resolve_workers
-from tokenmill.errors import BadDocumentError, ConfigError, DamageError
+from tokenmill.errors import BadDocumentError, ConfigError
 from tokenmill.files import exclusive_lock, storage_error
-from tokenmill.pipeline.assemble import assemble_shard
+from tokenmill.pipeline.assemble import ShardTask, assemble_shard
 from tokenmill.pipeline.commit import commit
+from tokenmill.pipeline.context import RunContext, enter_run, leave_run
 from tokenmill.pipeline.journal import FinishedShard, Journal
-from tokenmill.pipeline.layout import SPLITS, ShardTask, Stream, split_tokens
+from tokenmill.pipeline.layout import SPLITS, Stream, split_tokens
 from tokenmill.pipeline.limit import (
     CutRules,
     Kept,
@@ -27,15 +27,10 @@ from tokenmill.pipeline.limit import (
     keep_shuffled,
     smallest_hashes_threshold,
 )
-from tokenmill.pipeline.parts import (
-    Part,
-    Receipt,
-    SourceCount,
-    count_documents,
-    lengths,
-    read_rejects,
-)
+from tokenmill.pipeline.order import split_threshold
+from tokenmill.pipeline.parts import Part, Receipt, SourceCount, count_documents, lengths
 from tokenmill.pipeline.plan import RunPlan, check_same_run, make_plan, plan_record
+from tokenmill.pipeline.resume import recover
 from tokenmill.pipeline.settings import TokenizeSettings
 from tokenmill.pipeline.shuffled import (
     ShuffledShardTask,
@@ -43,15 +38,15 @@ from tokenmill.pipeline.shuffled import (
     bucket_tokens,
     shuffled_tasks,
 )
-from tokenmill.pipeline.unit import Worker
+from tokenmill.pipeline.unit import UnitTask, tokenize_unit
 from tokenmill.progress import Event, Report, silent
 from tokenmill.sources import Unit
-from tokenmill.store import Metadata, ShardEntry, Store, open_store, read_metadata
+from tokenmill.store import Metadata, Store, open_store, read_metadata, write_tokenizer
 from tokenmill.store.format import METADATA_NAME, RUN_FOLDER
 from tokenmill.tokenizer import Tokenizer, load_tokenizer
 
 WAVE_BYTES = 16 << 30
-"""Input after which finished shards are assembled and their parts removed, to bound the disk needed."""
+"""Input after which finished shards are written and their parts removed: bounds the disk needed."""
 UNITS_AT_A_TIME = 2
 """While one unit is being finished, the next keeps the encoders busy."""
 
@@ -65,10 +60,28 @@ class Outcome:
     seconds: float
 
 
+def tokenize(
+    sources: str | Path | Iterable[str | Path],
+    output: str | Path,
+    *,
+    report: Report = silent,
+    **settings: Any,
+) -> Store:
+    """Tokenize `sources` into the folder `output` and open the store.
+
+    `settings` are the fields of `TokenizeSettings`: tokenizer, val_ratio, shard_tokens and so on.
+    Calling it again continues an interrupted run; on a complete one it only opens the store.
+    """
+    several = [sources] if isinstance(sources, str | Path) else list(sources)
+    layer = {**settings, "sources": [str(source) for source in several]}
+    tokenize_corpus(resolve(TokenizeSettings, layer), Path(output), report=report)
+    return open_store(output)
+
+
 def tokenize_corpus(
     settings: TokenizeSettings, output: Path, *, report: Report = silent
 ) -> Outcome:
-    """Tokenize into the folder `output`, or continue where an earlier run of the same settings stopped."""
+    """Tokenize into the folder `output`, or continue where an earlier run stopped."""
     started = time.monotonic()
     tokenizer = load_tokenizer(settings.tokenizer)
     plan = make_plan(settings, tokenizer)
@@ -80,40 +93,41 @@ def tokenize_corpus(
             if (output / METADATA_NAME).exists():
                 journal.finish()
                 return Outcome(read_metadata(output), True, time.monotonic() - started)
-            metadata = Run(plan, tokenizer, journal=journal, report=report).finish()
+            metadata = _work(plan, tokenizer, journal=journal, report=report)
     except OSError as error:
         raise storage_error(error) from error
     return Outcome(metadata, False, time.monotonic() - started)
 
 
-def tokenize(
-    sources: str | Path | Iterable[str | Path],
-    output: str | Path,
-    *,
-    report: Report = silent,
-    **settings: Any,
-) -> Store:
-    """Tokenize `sources` into the folder `output` and open the store.
-
-    `settings` are the fields of `TokenizeSettings`: tokenizer, val_ratio, shard_tokens and so on. Calling it again
-    continues an interrupted run; on a complete one it only opens the store.
-    """
-    several = [sources] if isinstance(sources, str | Path) else list(sources)
-    layer = {**settings, "sources": [str(source) for source in several]}
-    tokenize_corpus(resolve(TokenizeSettings, layer), Path(output), report=report)
-    return open_store(output)
+def _work(plan: RunPlan, tokenizer: Tokenizer, *, journal: Journal, report: Report) -> Metadata:
+    write_tokenizer(journal.output, tokenizer.definition_name, data=tokenizer.definition)
+    context = RunContext(
+        output=journal.output,
+        settings=plan.settings,
+        files=plan.files,
+        tokenizer=tokenizer,
+        dtype=np.dtype(plan.dtype),
+        bos_id=plan.bos_id,
+        eos_id=plan.eos_id,
+    )
+    enter_run(context)
+    try:
+        return Run(plan, context, journal=journal, report=report).finish()
+    finally:
+        leave_run(journal.output)
 
 
 class Run:
-    """The work of one process on a run; its state is what is on disk, plus counters to report."""
+    """The driver of a run; its state is what is on disk, plus counters."""
 
     def __init__(
-        self, plan: RunPlan, tokenizer: Tokenizer, *, journal: Journal, report: Report
+        self, plan: RunPlan, context: RunContext, *, journal: Journal, report: Report
     ) -> None:
-        self.plan, self.tokenizer, self.journal, self.report = plan, tokenizer, journal, report
-        self.dtype = np.dtype(plan.dtype)
+        self.plan, self.context, self.journal, self.report = plan, context, journal, report
+        self.settings = plan.settings
+        self.output = str(journal.output)
         self.workers = resolve_workers(plan.settings.workers)
-        self.threshold = plan.threshold
+        self.threshold = split_threshold(plan.settings.val_ratio)
         self.receipts: dict[int, Receipt] = {}
         self.shards: dict[tuple[str, int], FinishedShard] = {}
         self.streams = {split: Stream(split) for split in SPLITS}
@@ -128,25 +142,32 @@ class Run:
         self.journal.log(event="start", workers=self.workers, units=len(self.plan.units))
         for wave in self._waves():
             self._tokenize(wave)
-            if not self.plan.needs_all_parts:
+            if not self.settings.needs_all_parts:
                 self._follow_units()
-                self._assemble(self._ready_shards(complete=False))
+                self._assemble_in_order(complete=False)
                 self._drop_consumed()
-        self._assemble(self._last_shards())
-        metadata = commit(
-            self.plan,
-            self.tokenizer,
-            journal=self.journal,
-            receipts=[self.receipts[unit] for unit in sorted(self._units_used())],
-            counts=self._source_counts(),
-            shards={key: shard.entry for key, shard in self.shards.items()},
-            kept=self.kept,
-        )
+        if self.settings.val_documents:
+            self._choose_val()
+        if self.settings.shuffle is None:
+            self._follow_units()
+            self._assemble_in_order(complete=True)
+        else:
+            self._assemble_shuffled()
+        metadata = self._commit()
         self.journal.log(event="complete", digest=metadata.digest)
         self.journal.finish()
         return metadata
 
-    # -- units ----------------------------------------------------------------------------------
+    def _resume(self) -> None:
+        engine = LocalEngine(self.workers)
+        self.receipts, self.shards = recover(self.plan, self.journal, engine=engine)
+        if self.receipts:
+            done, total = len(self.receipts), len(self.plan.units)
+            message = f"continuing: {done:,} of {total:,} units were done"
+            self.report(Event(stage="tokenize", message=message))
+            self._report_units()
+
+    # -- units to parts
 
     def _waves(self) -> Iterator[list[Unit]]:
         """Yield units in order, in groups whose parts are allowed on disk together."""
@@ -156,62 +177,56 @@ class Run:
         for unit in self.plan.units:
             wave.append(unit)
             num_bytes += per_unit
-            if num_bytes >= WAVE_BYTES and not self.plan.needs_all_parts:
+            if num_bytes >= WAVE_BYTES and not self.settings.needs_all_parts:
                 yield wave
                 wave, num_bytes = [], 0
         yield wave
 
     def _tokenize(self, units: list[Unit]) -> None:
-        """Make the parts that are missing, on all encoder threads."""
-        with ThreadPoolExecutor(self.workers, thread_name_prefix="encode") as encoders:
-            worker = Worker(
-                folder=self.journal.parts,
-                plan=self.plan,
-                tokenizer=self.tokenizer,
-                fail_on_reject=self.plan.settings.on_error == "fail",
-                encoders=encoders,
-                num_encoders=self.workers,
-            )
-            results = LocalEngine(UNITS_AT_A_TIME).run(worker.tokenize_unit, self._missing(units))
-            try:
-                for receipt in results:
-                    self.receipts[receipt.unit] = receipt
-                    self._check_rejects()
-                    self._report_units()
-            finally:
-                results.close()
+        """Make the parts that are missing."""
+        results = LocalEngine(UNITS_AT_A_TIME).run(tokenize_unit, self._unit_tasks(units))
+        try:
+            for receipt in results:
+                self.receipts[receipt.unit] = receipt
+                self._check_rejects()
+                self._report_units()
+        finally:
+            results.close()
 
-    def _missing(self, units: list[Unit]) -> Iterator[Unit]:
-        """Yield units that have no part yet, until max_tokens is reached."""
-        limit = self.plan.settings.max_tokens
+    def _unit_tasks(self, units: list[Unit]) -> Iterator[UnitTask]:
+        """Yield tasks for units that have no part yet, until max_tokens is reached."""
+        stops_early = self.settings.max_tokens is not None and not self.settings.needs_all_parts
         for unit in units:
-            if limit is not None and self.plan.settings.shuffle is None:
+            if stops_early:
                 self._follow_units()
                 if self.kept is not None:
                     return
             if unit.index not in self.receipts:
-                yield unit
+                yield UnitTask(
+                    output=self.output,
+                    unit=unit,
+                    fail_on_reject=self.settings.on_error == "fail",
+                    num_threads=self.workers,
+                )
 
     def _follow_units(self) -> None:
-        """Lay out the tokens of units that are finished without a gap; find where max_tokens falls."""
-        limit = self.plan.settings.max_tokens
+        """Lay out the tokens of units that are finished without a gap, up to max_tokens."""
+        limit = self.settings.max_tokens
         while self.kept is None and self.num_in_order in self.receipts:
             receipt = self.receipts[self.num_in_order]
             counts = receipt.counts
             left = None if limit is None else limit - self.tokens_in_order
             if left is not None and receipt.num_tokens >= left:
-                self.kept = keep_of_part(
-                    self._open(receipt.unit), limit=left, rules=self._cut_rules()
-                )
-                self.kept_unit = receipt.unit
+                part, rules = self.context.part(receipt.unit), self._cut_rules()
+                self.kept, self.kept_unit = keep_of_part(part, limit=left, rules=rules), receipt.unit
                 counts = self.kept.counts
             for split, stream in self.streams.items():
-                stream.extend(receipt.unit, sum(c.num_tokens for c in counts if c.split == split))
+                stream.extend(receipt.unit, split_tokens(counts, split))
             self.tokens_in_order += receipt.num_tokens
             self.num_in_order += 1
 
     def _check_rejects(self) -> None:
-        limit = self.plan.settings.max_errors
+        limit = self.settings.max_errors
         found = sum(receipt.num_rejected for receipt in self.receipts.values())
         if limit is not None and found > limit:
             raise BadDocumentError(
@@ -233,174 +248,108 @@ class Run:
         self.report(event)
         self.journal.log_progress(event)
 
-    # -- shards ---------------------------------------------------------------------------------
+    # -- parts to shards
 
-    def _ready_shards(self, *, complete: bool) -> list[ShardTask]:
-        size = self.plan.settings.shard_tokens
-        tasks = [s.take_shards(size, complete=complete) for s in self.streams.values()]
-        return [task for split in tasks for task in split]
+    def _assemble_in_order(self, *, complete: bool) -> None:
+        """Write the shards whose tokens are all there."""
+        size = self.settings.shard_tokens
+        tasks = [
+            ShardTask(self.output, self.threshold, layout)
+            for stream in self.streams.values()
+            for layout in stream.take_shards(size, complete=complete)
+            if (layout.split, layout.index) not in self.shards
+        ]
+        self._record(LocalEngine(self.workers).run(assemble_shard, tasks))
 
-    def _last_shards(self) -> list[ShardTask] | list[ShuffledShardTask]:
-        """Return every shard that is not yet laid out, now that all units are done."""
-        settings = self.plan.settings
-        if settings.val_documents:
-            found = smallest_hashes_threshold(self._parts(), num_documents=settings.val_documents)
-            if found is None:
-                total = sum(receipt.num_documents for receipt in self.receipts.values())
-                raise ConfigError(
-                    f"val_documents is {settings.val_documents:,}, the input has {total:,} documents"
-                )
-            self.threshold = found
-            self._recount()
-        if settings.shuffle is None:
-            self._follow_units()
-            return self._ready_shards(complete=True)
+    def _assemble_shuffled(self) -> None:
+        """Write all shards, in shuffled order."""
         total = sum(receipt.num_tokens for receipt in self.receipts.values())
-        if settings.max_tokens is not None and total >= settings.max_tokens:
-            rules = self._cut_rules()
-            self.kept = keep_shuffled(self._parts, limit=settings.max_tokens, rules=rules)
+        limit = self.settings.max_tokens
+        if limit is not None and total >= limit:
+            self.kept = keep_shuffled(self._parts, limit=limit, rules=self._cut_rules())
         tasks: list[ShuffledShardTask] = []
         for split in SPLITS:
-            tasks += shuffled_tasks(
-                split,
-                bucket_tokens(self._parts(), split=split, threshold=self.threshold),
-                shard_tokens=settings.shard_tokens,
-                num_tokens=sum(c.num_tokens for c in self._source_counts() if c.split == split),
+            whole = ShuffledShardTask(
+                output=self.output,
+                threshold=self.threshold,
+                split=split,
+                num_tokens=split_tokens(self._source_counts(), split),
                 num_units=len(self.plan.units),
             )
-        return tasks
-
-    def _assemble(self, tasks: list[ShardTask] | list[ShuffledShardTask]) -> None:
-        """Write the shards of `tasks` that are not yet on disk."""
+            totals = bucket_tokens(self._parts(), split=split, threshold=self.threshold)
+            tasks += shuffled_tasks(whole, totals, shard_tokens=self.settings.shard_tokens)
         missing = [task for task in tasks if (task.split, task.index) not in self.shards]
-        results = LocalEngine(self.workers).run(self._assemble_one, missing)
-        try:
-            for task, entry in results:
-                shard = FinishedShard(task.start, entry)
-                self.journal.write_shard(task.split, task.index, shard)
-                self.shards[task.split, task.index] = shard
-        finally:
-            results.close()
+        self._record(LocalEngine(self.workers).run(assemble_shuffled, missing))
 
-    def _assemble_one(
-        self, task: ShardTask | ShuffledShardTask
-    ) -> tuple[ShardTask | ShuffledShardTask, ShardEntry]:
-        output = self.journal.output
-        if isinstance(task, ShardTask):
-            return task, assemble_shard(
-                task, output, dtype=self.dtype, open_part=self._open, threshold=self.threshold
-            )
-        return task, assemble_shuffled(
-            task, output, dtype=self.dtype, open_part=self._open, threshold=self.threshold
-        )
+    def _record(self, results: Iterator[FinishedShard]) -> None:
+        for shard in results:
+            self.journal.write_shard(shard)
+            self.shards[shard.split, shard.index] = shard
 
     def _drop_consumed(self) -> None:
         """Remove parts whose tokens are all in finished shards."""
+        if self.settings.max_tokens is not None:
+            return  # which part the limit falls into is found again after a crash
         needed = {slot.unit for stream in self.streams.values() for slot in stream.slots}
         for unit in range(self.num_in_order):
-            if unit not in needed and unit != self.kept_unit:
+            if unit not in needed:
                 self.journal.drop_part(self.receipts[unit])
 
-    # -- resuming -------------------------------------------------------------------------------
+    def _choose_val(self) -> None:
+        """Find the content hash that gives val its number of documents, and count by it."""
+        wanted = self.settings.val_documents
+        found = smallest_hashes_threshold(self._parts(), num_documents=wanted)
+        if found is None:
+            total = sum(receipt.num_documents for receipt in self.receipts.values())
+            raise ConfigError(f"val_documents is {wanted:,}, the input has {total:,} documents")
+        self.threshold = found
+        for unit, receipt in self.receipts.items():
+            docs = self.context.part(unit).docs
+            counts = count_documents(docs, lengths(docs), threshold=found)
+            self.receipts[unit] = msgspec.structs.replace(receipt, counts=counts)
 
-    def _resume(self) -> None:
-        """Find out what earlier attempts left that can be trusted."""
-        self.receipts = self.journal.read_receipts()
-        self.shards = self.journal.read_shards(self.dtype.itemsize)
-        self.journal.clean(self.receipts.values())
-        found = len(self.receipts)
-        if not found:
-            return
-        while bad := self._lost_parts():
-            for unit in bad:
-                self.journal.drop_receipt(self.receipts.pop(unit))
-        message = f"continuing: {len(self.receipts):,} of {len(self.plan.units):,} units were done"
-        self.report(Event(stage="tokenize", message=message))
-        self._report_units()
+    # -- shards to store
 
-    def _lost_parts(self) -> list[int]:
-        """Return units whose part is needed but damaged or gone."""
-        lost = [unit for unit, receipt in self.receipts.items() if not self._rejects_whole(receipt)]
-        results = LocalEngine(self.workers).run(self._check_part, self._units_needed())
-        return sorted({*lost, *(unit for unit, good in results if not good)})
-
-    def _units_needed(self) -> list[int]:
-        """Return the finished units whose tokens are not all in finished shards."""
-        if self.plan.needs_all_parts or self.plan.settings.max_tokens is not None:
-            return sorted(self.receipts)
-        probe = {split: Stream(split) for split in SPLITS}
-        unit = 0
-        while unit in self.receipts:
-            for split, stream in probe.items():
-                stream.extend(unit, split_tokens(self.receipts[unit], split))
-            unit += 1
-        needed = {other for other in self.receipts if other > unit}
-        complete = unit == len(self.plan.units)
-        for stream in probe.values():
-            for task in stream.take_shards(self.plan.settings.shard_tokens, complete=complete):
-                if (task.split, task.index) not in self.shards:
-                    needed.update(slot.unit for slot in task.slots)
-            needed.update(slot.unit for slot in stream.slots)
-        return sorted(needed)
-
-    def _check_part(self, unit: int) -> tuple[int, bool]:
-        try:
-            self._open(unit).check()
-        except DamageError:
-            return unit, False
-        return unit, True
-
-    def _rejects_whole(self, receipt: Receipt) -> bool:
-        try:
-            for _ in read_rejects(self.journal.parts, receipt) if receipt.rejects else ():
-                pass
-        except DamageError:
-            return False
-        return True
-
-    # -- counting -------------------------------------------------------------------------------
+    def _commit(self) -> Metadata:
+        last = self.kept_unit if self.kept_unit >= 0 else len(self.plan.units) - 1
+        return commit(
+            self.plan,
+            self.context.tokenizer,
+            journal=self.journal,
+            receipts=[self.receipts[unit] for unit in range(last + 1)],
+            counts=self._source_counts(),
+            shards=self.shards,
+            kept=self.kept,
+        )
 
     def _source_counts(self) -> list[SourceCount]:
         """Return what the store holds of each source."""
         if self.kept is None:
             return [count for receipt in self.receipts.values() for count in receipt.counts]
-        before = range(max(self.kept_unit, 0))
+        before = range(max(self.kept_unit, 0))  # of a shuffled run, `kept` counts everything
         return [c for unit in before for c in self.receipts[unit].counts] + self.kept.counts
-
-    def _units_used(self) -> list[int]:
-        return list(range(self.kept_unit + 1)) if self.kept_unit >= 0 else list(self.receipts)
-
-    def _recount(self) -> None:
-        """Count documents by split again, once the threshold is known."""
-        for unit, receipt in self.receipts.items():
-            docs = self._open(unit).docs
-            counts = count_documents(docs, lengths(docs), threshold=self.threshold)
-            self.receipts[unit] = msgspec.structs.replace(receipt, counts=counts)
 
     def _cut_rules(self) -> CutRules:
         added = [i for i in (self.plan.bos_id, self.plan.eos_id) if i is not None]
 
         def count_bytes(ids: np.ndarray) -> int:
-            return len(self.tokenizer.decode_bytes(ids[~np.isin(ids, added)]))
+            return len(self.context.tokenizer.decode_bytes(ids[~np.isin(ids, added)].tolist()))
 
         return CutRules(self.threshold, count_bytes)
 
-    def _open(self, unit: int) -> Part:
-        return Part(self.journal.parts, self.receipts[unit], dtype=self.dtype)
-
     def _parts(self) -> Iterator[Part]:
-        return (self._open(unit) for unit in sorted(self.receipts))
+        return (self.context.part(unit) for unit in sorted(self.receipts))
 
 
 def _prepare_folder(output: Path) -> None:
     """Make the output folder, unless something else lives there."""
     if output.exists() and not output.is_dir():
         raise ConfigError(f"{output}: a file, expected a folder to write the store into")
-    if output.is_dir() and any(output.iterdir()):
-        if not (output / RUN_FOLDER).is_dir() and not (output / METADATA_NAME).is_file():
-            raise ConfigError(
-                f"{output}: not empty and not a store", hint="choose an empty or new folder"
-            )
+    ours = (output / RUN_FOLDER).is_dir() or (output / METADATA_NAME).is_file()
+    if output.is_dir() and not ours and any(output.iterdir()):
+        raise ConfigError(
+            f"{output}: not empty and not a store", hint="choose an empty or new folder"
+        )
     Journal(output).create()
 
 

@@ -71,6 +71,16 @@ class TokenizeSettings:
         if self.separator == "":
             raise ConfigError("separator is empty: give the text that stands between documents")
 
+    @property
+    def has_val(self) -> bool:
+        """Whether documents are divided between train and val."""
+        return bool(self.val_ratio or self.val_documents)
+
+    @property
+    def needs_all_parts(self) -> bool:
+        """Whether the order or the split of documents is known only when every unit is done."""
+        return self.shuffle is not None or bool(self.val_documents)
+
     def source_settings(self) -> SourceSettings:
         """Return the part of the settings that says what to read."""
         return SourceSettings(

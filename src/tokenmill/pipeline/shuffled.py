@@ -10,16 +10,17 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from tokenmill.engine import check_stop
-from tokenmill.pipeline.assemble import OpenPart, clip_rows, document_rows, select_documents
+from tokenmill.pipeline.assemble import clip_rows, document_rows, select_documents
+from tokenmill.pipeline.context import open_run
+from tokenmill.pipeline.journal import FinishedShard
 from tokenmill.pipeline.parts import PART_DOCS_DTYPE, Docs, Ids, Part, lengths
-from tokenmill.store import ShardEntry, ShardWriter
+from tokenmill.store import ShardWriter
 
 BUCKET_BITS = 16
 NUM_BUCKETS = 1 << BUCKET_BITS
@@ -30,12 +31,14 @@ GROUP_TOKENS = 1 << 22
 class ShuffledShardTask(msgspec.Struct, frozen=True, kw_only=True):
     """One shard of a shuffled split."""
 
+    output: str
+    threshold: int
     split: str
-    index: int
-    start: int
+    index: int = 0
+    start: int = 0
     num_tokens: int
-    last: bool
-    groups: tuple[tuple[int, int, int], ...]
+    last: bool = True
+    groups: tuple[tuple[int, int, int], ...] = ()
     """(first bucket, bucket after the last, first token of the split) of what is gathered at a time."""
     num_units: int
 
@@ -67,43 +70,41 @@ def bucket_tokens(parts: Iterable[Part], *, split: str | None, threshold: int) -
 
 
 def shuffled_tasks(
-    split: str, totals: NDArray[np.int64], *, shard_tokens: int, num_tokens: int, num_units: int
+    like: ShuffledShardTask, totals: NDArray[np.int64], *, shard_tokens: int
 ) -> list[ShuffledShardTask]:
-    """Cut a split of `num_tokens` tokens, whose buckets hold `totals`, into shards."""
+    """Cut a split, given as one shard whose buckets hold `totals`, into shards."""
     starts = np.cumsum(totals) - totals
     tasks: list[ShuffledShardTask] = []
-    for index, start in enumerate(range(0, num_tokens, shard_tokens)):
-        stop = min(start + shard_tokens, num_tokens)
+    for index, start in enumerate(range(0, like.num_tokens, shard_tokens)):
+        stop = min(start + shard_tokens, like.num_tokens)
         first = int(np.searchsorted(starts + totals, start, side="right"))
         after = int(np.searchsorted(starts, stop, side="left"))
         tasks.append(
-            ShuffledShardTask(
-                split=split,
+            msgspec.structs.replace(
+                like,
                 index=index,
                 start=start,
                 num_tokens=stop - start,
-                last=stop == num_tokens,
+                last=stop == like.num_tokens,
                 groups=tuple(_group_buckets(starts, totals, first=first, after=after)),
-                num_units=num_units,
             )
         )
     return tasks
 
 
-def assemble_shuffled(
-    task: ShuffledShardTask, folder: Path, *, dtype: np.dtype, open_part: OpenPart, threshold: int
-) -> ShardEntry:
-    """Write one shard in shuffled order; memory is one group of buckets and the shard's document table."""
+def assemble_shuffled(task: ShuffledShardTask) -> FinishedShard:
+    """Write one shard in shuffled order; memory is a group of buckets and the document tables."""
+    run = open_run(task.output)
     stop = task.start + task.num_tokens
     tables: list[NDArray[np.void]] = []
     writer = ShardWriter(
-        folder, task.split, index=task.index, dtype=dtype, num_tokens=task.num_tokens
+        run.output, task.split, index=task.index, dtype=run.dtype, num_tokens=task.num_tokens
     )
     with writer:
         for first, after, position in task.groups:
             check_stop()
-            parts = (open_part(unit) for unit in range(task.num_units))
-            found = gather(parts, first=first, after=after, split=task.split, threshold=threshold)
+            parts = (run.part(unit) for unit in range(task.num_units))
+            found = gather(parts, first=first, after=after, split=task.split, threshold=task.threshold)
             rows = document_rows(found.docs, found.num_tokens, start=position)
             tables.append(clip_rows(rows, task.start, stop, last=task.last))
             for ids in found.ids:
@@ -111,7 +112,8 @@ def assemble_shuffled(
                 if low < high:
                     writer.write(ids[low:high])
                 position += len(ids)
-        return writer.finish(np.concatenate(tables))
+        entry = writer.finish(np.concatenate(tables))
+    return FinishedShard(task.split, task.index, task.start, entry)
 
 
 def gather(
