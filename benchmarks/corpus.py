@@ -59,7 +59,7 @@ MAX_REPEATS = 4
 """How often one line may come in the whole corpus; what a site repeats on every page is no text."""
 SHORT_LINE = 20
 """Lines of fewer characters may repeat: a closing bracket is not a menu."""
-MAX_SHARE = 1 / 8
+MAX_SHARE = 1 / 6
 """The most that one package may give, so that no site's style rules the corpus."""
 ROWS_PER_GROUP = 10_000
 
