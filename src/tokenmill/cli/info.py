@@ -84,9 +84,8 @@ def _show_document(store: Store, index: int, *, split: str, limit: int | None) -
     added = {store.metadata.bos_id, store.metadata.eos_id}
     special = [place for place, token in enumerate(ids) if token in added]
     color = click.get_text_stream("stdout").isatty()
-    click.echo(
-        f"\ndocument {index:,}: {len(found.ids):,} tokens, from {found.source} at {found.position:,}"
-    )
+    place = f"from {found.source} at {found.position:,}"
+    click.echo(f"\ndocument {index:,}: {len(found.ids):,} tokens, {place}")
     click.echo(render_tokens([tokenizer.token_bytes(i) for i in ids], special=special, color=color))
     click.echo(f"ids: {' '.join(map(str, ids))}")
     if len(ids) < len(found.ids):

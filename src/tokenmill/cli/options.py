@@ -1,4 +1,4 @@
-"""Flags made from a settings dataclass: its fields and their strings are the one place where they are written."""
+"""Flags made from a settings dataclass: its fields and their strings are their only definition."""
 
 from __future__ import annotations
 

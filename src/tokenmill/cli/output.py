@@ -62,8 +62,9 @@ def print_outcome(path: Path, outcome: Outcome, *, as_json: bool) -> None:
     if outcome.was_complete:
         click.echo("complete: nothing was left to do")
     else:
-        rates = f"{count(num_bytes / outcome.seconds)}B/s, {count(metadata.num_tokens / outcome.seconds)} tokens/s"
-        click.echo(f"done in {duration(outcome.seconds)}: {rates}")
+        byte_rate, token_rate = (n / outcome.seconds for n in (num_bytes, metadata.num_tokens))
+        took = f"done in {duration(outcome.seconds)}"
+        click.echo(f"{took}: {count(byte_rate)}B/s, {count(token_rate)} tokens/s")
     if metadata.rejects is not None:
         click.echo(f"rejected documents are listed in {path / 'rejects.jsonl'}")
     click.echo(f"next: tokenmill info {path} --document 0 · tokenmill verify {path} --level full")
@@ -72,7 +73,8 @@ def print_outcome(path: Path, outcome: Outcome, *, as_json: bool) -> None:
 def print_report(path: Path, report: VerifyReport) -> None:
     """Say what a verification found."""
     rate = f"{count(report.num_bytes / max(report.seconds, 1e-9))}B/s"
-    looked = f"{report.num_files:,} files, {count(report.num_bytes)}B in {duration(report.seconds)} ({rate})"
+    size, time = count(report.num_bytes), duration(report.seconds)
+    looked = f"{report.num_files:,} files, {size}B in {time} ({rate})"
     for problem in report.problems:
         click.secho(f"{problem.file}: {problem.problem}", fg="red")
         click.echo(f"  next: {problem.next_command}")

@@ -82,28 +82,28 @@ def lengths_svg(histogram: LengthHistogram, *, title: str) -> str:
         height = plot_height * number / tallest
         x, y = _LEFT + i * step, _TOP + plot_height - height
         parts.append(
-            f'<rect x="{x + 1:.1f}" y="{y:.1f}" width="{max(step - 2, 1):.1f}" height="{height:.1f}" '
-            f'fill="#3b7dd8"><title>{edges[i]:,} to {edges[i + 1] - 1:,} tokens: {number:,} documents'
-            f"</title></rect>"
+            f'<rect x="{x + 1:.1f}" y="{y:.1f}" width="{max(step - 2, 1):.1f}" '
+            f'height="{height:.1f}" fill="#3b7dd8"><title>{edges[i]:,} to {edges[i + 1] - 1:,} '
+            f"tokens: {number:,} documents</title></rect>"
         )
     every = max(len(counts) // 8, 1)
     for i in range(0, len(edges), every):
         x = _LEFT + i * step
         parts.append(
-            f'<text x="{x:.1f}" y="{_HEIGHT - _BOTTOM + 18}" text-anchor="middle">{count(edges[i])}</text>'
+            f'<text x="{x:.1f}" y="{_HEIGHT - _BOTTOM + 18}" text-anchor="middle">'
+            f"{count(edges[i])}</text>"
         )
     middle = (_LEFT + _WIDTH - _RIGHT) / 2
-    parts.append(
-        f'<text x="{middle}" y="{_HEIGHT - 8}" text-anchor="middle">tokens in a document</text>'
-    )
+    label = "tokens in a document"
+    parts.append(f'<text x="{middle}" y="{_HEIGHT - 8}" text-anchor="middle">{label}</text>')
     parts.append("</svg>\n")
     return "\n".join(parts)
 
 
 def _summary(histogram: LengthHistogram) -> str:
     return (
-        f"{histogram.num_documents:,} documents in {escape(histogram.split)}: mean {histogram.mean:,.0f} tokens, "
-        f"median about {histogram.median:,}, longest {histogram.longest:,}"
+        f"{histogram.num_documents:,} documents in {escape(histogram.split)}: "
+        f"mean {histogram.mean:,.0f} tokens, median about {histogram.median:,}, longest {histogram.longest:,}"
     )
 
 

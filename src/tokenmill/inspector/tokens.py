@@ -8,11 +8,11 @@ _BACKGROUNDS = (24, 58, 53, 22, 60, 94)
 
 
 def render_tokens(pieces: Sequence[bytes], *, special: Iterable[int] = (), color: bool) -> str:
-    """Return tokens joined for a terminal.
+    r"""Return tokens joined for a terminal.
 
-    `special` are the places of control tokens, shown in reverse. A piece of a character shows as hex.
+    `special` are the places of control tokens, shown in reverse. Part of a character is hex.
 
-    >>> render_tokens([b"Hello", b" world", b"\\xe2"], color=False)
+    >>> render_tokens([b"Hello", b" world", b"\xe2"], color=False)
     'Hello| world|<E2>'
     """
     marked = set(special)

@@ -57,7 +57,7 @@ def select_documents(docs: Docs, *, split: str, threshold: int) -> NDArray[np.bo
 
 
 def chosen_tokens(part: Part, chosen: NDArray[np.bool_], *, start: int, stop: int) -> Iterator[Ids]:
-    """Yield the ids of the chosen documents; [start, stop) counts the tokens of these documents only."""
+    """Yield ids of the chosen documents; [start, stop) counts the tokens of these only."""
     edges = np.flatnonzero(np.diff(chosen, prepend=False, append=False))
     bounds = np.concatenate([np.zeros(1, dtype=np.uint64), part.docs["end"]]).astype(np.int64)
     position = 0
@@ -69,7 +69,7 @@ def chosen_tokens(part: Part, chosen: NDArray[np.bool_], *, start: int, stop: in
 
 
 def clip_rows(rows: NDArray[np.void], start: int, stop: int, *, last: bool) -> NDArray[np.void]:
-    """Keep the documents that end in (start, stop]; at the end of a split, also the one that is cut there."""
+    """Keep documents that end in (start, stop]; at the end of a split, also the one cut there."""
     ends = rows["end"]
     first, after = np.searchsorted(ends, [start, stop], side="right").tolist()
     if last and after < len(rows) and (after == 0 or ends[after - 1] < stop):

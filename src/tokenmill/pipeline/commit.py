@@ -1,9 +1,10 @@
-"""The last step of a run: tokenizer, rejects and, last of all, the metadata that makes it a store."""
+"""The last step of a run: the rejects and, last of all, the metadata that makes it a store."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -33,17 +34,20 @@ from tokenmill.tokenizer import Tokenizer
 _LIBRARIES = ("tokenmill", "numpy", "fastokens", "tokenizers")
 
 
-def commit(
-    plan: RunPlan,
-    tokenizer: Tokenizer,
-    *,
-    journal: Journal,
-    receipts: list[Receipt],
-    counts: list[SourceCount],
-    shards: dict[tuple[str, int], FinishedShard],
-    kept: Kept | None,
-) -> Metadata:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """What the tasks of a run made."""
+
+    receipts: list[Receipt]
+    """Of the units that are in the store, in order."""
+    counts: list[SourceCount]
+    shards: dict[tuple[str, int], FinishedShard]
+    kept: Kept | None
+
+
+def commit(plan: RunPlan, tokenizer: Tokenizer, *, journal: Journal, made: Made) -> Metadata:
     """Write what surrounds the shards, then the metadata."""
+    receipts, kept = made.receipts, made.kept
     if kept is not None and kept.stop is not None:
         receipts = [*receipts[:-1], _drop_later_rejects(journal, receipts[-1], stop=kept.stop)]
     rejects = _write_rejects(journal, receipts)
@@ -55,11 +59,11 @@ def commit(
         eos_id=plan.eos_id,
         shard_tokens=plan.settings.shard_tokens,
         tokenizer=_tokenizer_entry(tokenizer, journal.output),
-        counts=_lost_and_cut(receipts, counts, kept=kept),
+        counts=_lost_and_cut(receipts, made.counts, kept=kept),
         settings=plan.settings.content(),
         rejects=rejects,
-        splits=_split_entries(counts, shards, kept=kept),
-        sources=_source_entries(plan, receipts, counts=counts),
+        splits=_split_entries(made.counts, made.shards, kept=kept),
+        sources=_source_entries(plan, receipts, counts=made.counts),
     )
     return write_metadata(journal.output, metadata)
 
@@ -148,7 +152,7 @@ def _tokenizer_entry(tokenizer: Tokenizer, output: Path) -> TokenizerEntry:
 
 
 def _drop_later_rejects(journal: Journal, receipt: Receipt, *, stop: tuple[int, int]) -> Receipt:
-    """Forget the rejects behind the document at which the run stops: how far a unit reads must not show."""
+    """Forget the rejects behind the document at which the run stops, however far the unit read."""
     if not receipt.rejects:
         return receipt
     # a new name: the receipt on disk still speaks of the whole list, should the run end here

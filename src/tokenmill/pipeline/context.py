@@ -73,7 +73,9 @@ def _load(output: Path) -> RunContext:
         output=output,
         settings=resolve(TokenizeSettings, record.settings),
         files=record.files,
-        tokenizer=load_definition((output / record.tokenizer_file).read_bytes(), record.tokenizer_file),
+        tokenizer=load_definition(
+            (output / record.tokenizer_file).read_bytes(), record.tokenizer_file
+        ),
         dtype=np.dtype(record.dtype),
         bos_id=record.bos_id,
         eos_id=record.eos_id,

@@ -20,7 +20,7 @@ from tokenmill.tokenizer import Tokenizer, load_tokenizer
 SAMPLE_UNITS = 16
 SAMPLE_BYTES = 16 * MEBIBYTE
 COMPRESSION_RATIO = 3.5
-"""Text bytes for each byte of a compressed or columnar file: typical of prose, nothing is decompressed to find out."""
+"""Text bytes for each byte of a compressed file: typical of prose, not measured."""
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +45,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
             [
                 f"files      {self.num_files:,}, {count(self.num_bytes)}B in {self.num_units:,} units",
                 f"documents  about {count(self.num_documents)}",
-                f"tokens     about {count(self.num_tokens)} ({self.bytes_per_token:.2f} bytes a token)",
+                f"tokens     about {count(self.num_tokens)}, {self.bytes_per_token:.2f} bytes each",
                 f"shards     about {self.num_shards:,}",
                 f"disk       about {count(self.disk_needed)}B needed at the peak, "
                 f"{count(self.disk_free)}B free: {fits}",
@@ -88,8 +88,9 @@ def estimate(settings: TokenizeSettings, output: Path) -> Estimate:
 
 
 def _sample(plan: RunPlan, tokenizer: Tokenizer) -> tuple[int, int, int, float]:
-    """Return documents, text bytes, tokens and one core's seconds for a few batches over the input."""
+    """Return documents, text bytes, tokens and one core's seconds for a few batches."""
     documents = text_bytes = tokens = 0
+    added = (plan.eos_id is not None) + (plan.bos_id is not None)
     started = time.perf_counter()
     step = max(len(plan.units) // SAMPLE_UNITS, 1)
     for unit in plan.units[::step]:
@@ -99,9 +100,7 @@ def _sample(plan: RunPlan, tokenizer: Tokenizer) -> tuple[int, int, int, float]:
             ids, _ = tokenizer.encode_batch(batch.texts, allow_special=plan.settings.allow_special)
             documents += len(batch.texts)
             text_bytes += batch.num_bytes
-            tokens += len(ids) + len(batch.texts) * (
-                (plan.eos_id is not None) + (plan.bos_id is not None)
-            )
+            tokens += len(ids) + len(batch.texts) * added
             break
         if text_bytes > SAMPLE_BYTES:
             break

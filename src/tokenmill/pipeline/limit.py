@@ -27,7 +27,7 @@ class Kept:
     cut_split: str | None
     """The split of the document that is cut; None if the limit falls between documents."""
     stop: tuple[int, int] | None
-    """Source and position of the last kept document, in input order; None when all of the input was read."""
+    """Source and position of the last kept document; None when all of the input was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def keep_shuffled(parts: Callable[[], Iterable[Part]], *, limit: int, rules: Cut
 def smallest_hashes_threshold(parts: Iterable[Part], *, num_documents: int) -> int | None:
     """Return the threshold below which the `num_documents` smallest content hashes lie.
 
-    Documents with the same content have the same hash and stay together, so there can be more of them.
+    Equal documents have equal hashes and stay together, so there can be more of them.
     None: there are not that many documents.
     """
     smallest = np.empty(0, dtype=np.uint64)

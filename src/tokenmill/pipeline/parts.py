@@ -5,7 +5,7 @@
     _run/parts/000007.json                the receipt: what is in them, with checksums
 
 A part belongs to an attempt and has a unique name. The receipt names the attempt and is published
-create-only, so that of two attempts of one unit exactly one counts. Parts are not synced to disk: the
+create-only, so of two attempts at one unit exactly one counts. Parts are not synced to disk: the
 receipt's checksums tell after a power loss which ones survived.
 """
 
@@ -40,7 +40,7 @@ PIECE_TOKENS = 1 << 20
 SMALL_PIECE_TOKENS = 1 << 15
 """Tokens under one checksum: small where parts are read in slices (sorted, or with a split)."""
 RUN_TOKENS = 1 << 24
-"""Tokens sorted in memory at a time: bounds the memory of a shuffled run whatever the unit's size."""
+"""Tokens sorted in memory at a time: bounds the memory of a shuffled run."""
 
 _COPY_BYTES = 1 << 20
 
@@ -95,7 +95,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartWriter:
-    """Writes one attempt at a unit. Nothing counts until `publish`; `discard` removes an attempt."""
+    """Writes one attempt at a unit; nothing counts until `publish`, and `discard` removes it."""
 
     def __init__(
         self, folder: Path, unit: int, *, dtype: np.dtype, sort: bool, piece_tokens: int
@@ -321,7 +321,7 @@ def read_receipt(path: Path) -> Receipt:
 
 
 def read_rejects(folder: Path, receipt: Receipt) -> Iterator[bytes]:
-    """Yield the reject lines of a unit in pieces; damage is found at the end."""
+    """Yield the reject lines of a unit in pieces; damage shows at the end."""
     path, check = folder / receipt.rejects_name, xxhash.xxh3_64()
     try:
         with path.open("rb") as lines:

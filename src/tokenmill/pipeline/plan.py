@@ -1,4 +1,4 @@
-"""What a run will do, decided from the settings and the input alone; and how two such plans differ."""
+"""What a run will do, decided from settings and input alone; and how two such plans differ."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tokenmill.tokenizer import Tokenizer
 SMALLEST_UNIT = 8 * MEBIBYTE
 LARGEST_UNIT = 64 * MEBIBYTE
 RECORD_NAME = "run.json"
+_SHOWN_DIFFERENCES = 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,8 +75,8 @@ def make_plan(settings: TokenizeSettings, tokenizer: Tokenizer) -> RunPlan:
 def choose_unit_bytes(total_bytes: int) -> int:
     """Return a unit size that gives enough units to share out, and not too many.
 
-    >>> choose_unit_bytes(0) >> 20, choose_unit_bytes(1 << 30) >> 20, choose_unit_bytes(1 << 40) >> 20
-    (8, 16, 64)
+    >>> [choose_unit_bytes(size) >> 20 for size in (0, 1 << 30, 1 << 40)]
+    [8, 16, 64]
     """
     return min(max(total_bytes // 64, SMALLEST_UNIT), LARGEST_UNIT)
 
@@ -100,8 +101,9 @@ def check_same_run(old: RunRecord, new: RunRecord, *, output: Path) -> None:
     """Raise `SettingsChangedError` that lists every difference, unless there is none."""
     found = differences(old, new)
     if found:
-        shown = "\n".join(f"  {line}" for line in found[:20])
-        more = f"\n  and {len(found) - 20} more" if len(found) > 20 else ""
+        shown = "\n".join(f"  {line}" for line in found[:_SHOWN_DIFFERENCES])
+        hidden = len(found) - _SHOWN_DIFFERENCES
+        more = f"\n  and {hidden:,} more" if hidden > 0 else ""
         raise SettingsChangedError(
             f"{output}: begun with other settings or input:\n{shown}{more}",
             hint="repeat the first command to continue it, or choose another output folder",

@@ -24,11 +24,13 @@ class CheckTask(msgspec.Struct, frozen=True):
     """Whether the tokens are still needed, or only the list of rejects."""
 
 
-def recover(plan: RunPlan, journal: Journal, *, engine: Engine) -> tuple[dict[int, Receipt], Shards]:
+def recover(
+    plan: RunPlan, journal: Journal, *, engine: Engine
+) -> tuple[dict[int, Receipt], Shards]:
     """Return the units and shards that are done, and remove what crashed attempts left.
 
-    A unit whose part is needed but damaged or gone counts as not done. Parts are not synced to disk when
-    they are written, so after a power loss their checksums decide.
+    A unit whose part is needed but damaged or gone counts as not done. Parts are not synced to disk
+    when they are written, so after a power loss their checksums decide.
     """
     receipts, shards = journal.read_receipts(), journal.read_shards()
     journal.clean(receipts.values())

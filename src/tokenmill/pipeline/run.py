@@ -1,4 +1,4 @@
-"""A tokenize run: units to parts, parts to shards, shards to a store; it continues where it stopped."""
+"""A tokenize run: units to parts, parts to shards, shards to a store; it can always continue."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tokenmill.engine import LocalEngine, resolve_workers
 from tokenmill.errors import BadDocumentError, ConfigError
 from tokenmill.files import exclusive_lock, storage_error
 from tokenmill.pipeline.assemble import ShardTask, assemble_shard
-from tokenmill.pipeline.commit import commit
+from tokenmill.pipeline.commit import Made, commit
 from tokenmill.pipeline.context import RunContext, enter_run, leave_run
 from tokenmill.pipeline.journal import FinishedShard, Journal
 from tokenmill.pipeline.layout import SPLITS, Stream, split_tokens
@@ -218,7 +218,10 @@ class Run:
             left = None if limit is None else limit - self.tokens_in_order
             if left is not None and receipt.num_tokens >= left:
                 part, rules = self.context.part(receipt.unit), self._cut_rules()
-                self.kept, self.kept_unit = keep_of_part(part, limit=left, rules=rules), receipt.unit
+                self.kept, self.kept_unit = (
+                    keep_of_part(part, limit=left, rules=rules),
+                    receipt.unit,
+                )
                 counts = self.kept.counts
             for split, stream in self.streams.items():
                 stream.extend(receipt.unit, split_tokens(counts, split))
@@ -316,10 +319,12 @@ class Run:
             self.plan,
             self.context.tokenizer,
             journal=self.journal,
-            receipts=[self.receipts[unit] for unit in range(last + 1)],
-            counts=self._source_counts(),
-            shards=self.shards,
-            kept=self.kept,
+            made=Made(
+                receipts=[self.receipts[unit] for unit in range(last + 1)],
+                counts=self._source_counts(),
+                shards=self.shards,
+                kept=self.kept,
+            ),
         )
 
     def _source_counts(self) -> list[SourceCount]:

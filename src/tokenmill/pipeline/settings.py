@@ -21,7 +21,7 @@ class TokenizeSettings:
     tokenizer: str = "gpt2"
     """A short name (gpt2, cl100k_base, o200k_base), a hub id, a folder or a tokenizer file."""
     format: Literal["auto", "text", "file", "jsonl", "json", "parquet", "arrow", "csv"] = "auto"
-    """What the files hold; auto goes by their names. text: a document a line; file: a document a file."""
+    """What files hold; auto goes by their names. text: a document a line; file: one a file."""
     separator: str | None = None
     """Cut text at this string instead of at line ends, e.g. '<|endoftext|>'."""
     text_field: str = "text"
@@ -47,7 +47,7 @@ class TokenizeSettings:
     max_errors: int | None = None
     """With --on-error skip: stop when more documents than this are broken."""
     allow_special: bool = False
-    """Let a special token's text inside a document become its control id (by default it stays text)."""
+    """Let a special token's text in a document become its control id; by default it stays text."""
     workers: int | None = None
     """Encoder threads; by default one for each core, 0 or less: 75% of the cores."""
     max_document_bytes: int = 512 * MEBIBYTE

@@ -1,8 +1,8 @@
 """The shuffled order: an external sort of documents by key, in bounded memory.
 
-Each part is a series of runs sorted by key. Keys are uniform, so the documents whose key begins with the same
-16 bits, a bucket, are a short contiguous stretch of every run. A shard is a range of buckets: it gathers
-those stretches, sorts them by key, and writes them; shards are independent of each other.
+Each part is a series of runs sorted by key. Keys are uniform, so the documents whose keys begin
+with the same 16 bits, a bucket, are a short contiguous stretch of every run. A shard is a range of
+buckets: it gathers those stretches, sorts them by key and writes them; shards are independent.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ShuffledShardTask(msgspec.Struct, frozen=True, kw_only=True):
     num_tokens: int
     last: bool = True
     groups: tuple[tuple[int, int, int], ...] = ()
-    """(first bucket, bucket after the last, first token of the split) of what is gathered at a time."""
+    """(first bucket, bucket after the last, first token) of what is gathered at a time."""
     num_units: int
 
 
@@ -101,12 +101,15 @@ def assemble_shuffled(task: ShuffledShardTask) -> FinishedShard:
         run.output, task.split, index=task.index, dtype=run.dtype, num_tokens=task.num_tokens
     )
     with writer:
-        for first, after, position in task.groups:
+        for first, after, group_start in task.groups:
             check_stop()
             parts = (run.part(unit) for unit in range(task.num_units))
-            found = gather(parts, first=first, after=after, split=task.split, threshold=task.threshold)
-            rows = document_rows(found.docs, found.num_tokens, start=position)
+            found = gather(
+                parts, first=first, after=after, split=task.split, threshold=task.threshold
+            )
+            rows = document_rows(found.docs, found.num_tokens, start=group_start)
             tables.append(clip_rows(rows, task.start, stop, last=task.last))
+            position = group_start
             for ids in found.ids:
                 low, high = max(task.start - position, 0), min(stop - position, len(ids))
                 if low < high:

@@ -133,6 +133,6 @@ def _read_events(journal: Journal) -> list[_Logged]:
 
 def _rate(events: list[_Logged]) -> float | None:
     progress = [event for event in events if event.event == "progress"]
-    if len(progress) < 2 or progress[-1].time <= progress[0].time:
+    if not progress or progress[-1].time <= progress[0].time:
         return None
     return (progress[-1].done - progress[0].done) / (progress[-1].time - progress[0].time)
