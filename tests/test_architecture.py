@@ -63,6 +63,8 @@ MACHINE_PATH = re.compile(
     r"(?<![\w.~}/-])/(?:root|work|(?:home|Users)/(?!me\b|you\b|user\b)\w+)/\w"
 )
 
+TEXT_SUFFIXES = {".py", ".md", ".toml", ".txt", ".sh", ".yaml", ".yml", ".html", ".js", ".css", ""}
+
 
 @dataclass(frozen=True)
 class Import:
@@ -261,14 +263,17 @@ def project_files() -> dict[str, str]:
     folders = ["src", "tests", "benchmarks", "examples", "docs", ".ci"]
     paths = [path for folder in folders for path in (ROOT / folder).rglob("*")]
     paths += ROOT.glob("*")
-    skipped = {"data", "__pycache__"}
-    suffixes = {".py", ".md", ".toml", ".txt", ".sh", ".yaml", ".yml", ".html", ".js", ".css", ""}
     return {
         path.relative_to(ROOT).as_posix(): path.read_text(errors="replace")
         for path in sorted(paths)
-        if path.is_file() and path.suffix in suffixes
-        and not any(part in skipped or part.startswith(".venv") for part in path.parts)
-    }  # fmt: skip
+        if path.suffix in TEXT_SUFFIXES and path.is_file() and not is_made(path.relative_to(ROOT))
+    }
+
+
+def is_made(path: Path) -> bool:
+    """Tell whether a file is a result or belongs to an environment."""
+    parts = path.parts
+    return any(p in {"data", "__pycache__"} or p.startswith(".venv") for p in parts)
 
 
 PACKAGE_RULES: list[Rule] = [
