@@ -73,6 +73,7 @@ class Import:
     module: str
     line: int
     place: str
+    names: tuple[str, ...] = ()
 
     @property
     def library(self) -> str:
@@ -95,7 +96,9 @@ def _imports(parent: ast.AST, place: str) -> Iterator[Import]:
         if isinstance(node, ast.Import):
             yield from (Import(alias.name, node.lineno, place) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            yield from (Import(name, node.lineno, place) for name in _from_names(node))
+            names = tuple(alias.name for alias in node.names)
+            modules = [f"tokenmill.{n}" for n in names] if _is_root(node) else [_module(node)]
+            yield from (Import(module, node.lineno, place, names) for module in modules)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield from _imports(node, "function")
         elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
@@ -104,18 +107,12 @@ def _imports(parent: ast.AST, place: str) -> Iterator[Import]:
             yield from _imports(node, place)
 
 
-def _from_names(node: ast.ImportFrom) -> list[str]:
-    """Return the modules that a `from` statement names, files of a package among them."""
-    module = node.module or ""
-    if node.level:
-        return ["." * node.level + module]
-    if module == "tokenmill":
-        return [f"{module}.{alias.name}" for alias in node.names]
-    folder = PACKAGE.joinpath(*module.split(".")[1:])
-    files = [a.name for a in node.names if (folder / f"{a.name}.py").exists()]
-    if module.startswith("tokenmill.") and files:
-        return [f"{module}.{name}" for name in files]
-    return [module]
+def _is_root(node: ast.ImportFrom) -> bool:
+    return node.module == "tokenmill" and not node.level
+
+
+def _module(node: ast.ImportFrom) -> str:
+    return "." * node.level + (node.module or "")
 
 
 def stage_of(path: str) -> str:
@@ -147,9 +144,11 @@ def wrong_doors(path: str, source: str) -> list[str]:
     """From outside, import the stage; inside a stage, import the file."""
     complaints = []
     for item in imports_of(source):
+        folder = PACKAGE / item.stage
         if item.stage == stage_of(path) and item.module == f"tokenmill.{item.stage}":
-            complaints.append(f"{path}:{item.line}: inside {item.stage}, import the file")
-        if item.stage != stage_of(path) and item.module.count(".") > 1 and not _is_optional(item):
+            if not all((folder / f"{name}.py").exists() for name in item.names):
+                complaints.append(f"{path}:{item.line}: inside {item.stage}, import the file")
+        elif item.stage != stage_of(path) and item.module.count(".") > 1 and not _is_optional(item):
             complaints.append(f"{path}:{item.line}: {item.module}: import the stage, not its file")
     return complaints
 
