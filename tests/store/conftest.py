@@ -47,10 +47,17 @@ def make_store(
     if rejects is not None:
         (folder / "rejects.jsonl").write_bytes(rejects)
     entries: dict[str, SplitEntry] = {}
+    number = 0
     for name, documents in splits.items():
         shards = write_shards(
-            folder, name, documents=documents, shard_tokens=shard_tokens, num_ids=num_ids
+            folder,
+            name,
+            documents=documents,
+            shard_tokens=shard_tokens,
+            num_ids=num_ids,
+            number=number,
         )
+        number += len(documents)
         entries[name] = SplitEntry(
             num_tokens=sum(map(len, documents)),
             num_documents=len(documents),
@@ -98,13 +105,20 @@ def source_entries(documents: Sequence[Sequence[int]]) -> tuple[SourceEntry, ...
 
 
 def write_shards(
-    folder: Path, split: str, *, documents: Sequence[Sequence[int]], shard_tokens: int, num_ids: int
+    folder: Path,
+    split: str,
+    *,
+    documents: Sequence[Sequence[int]],
+    shard_tokens: int,
+    num_ids: int,
+    number: int,
 ) -> tuple[ShardEntry, ...]:
+    """Write the documents of a split, the first of which is document `number` of the input."""
     dtype = choose_dtype(num_ids)
     ids = np.array([token for document in documents for token in document], dtype=dtype)
     docs = np.zeros(len(documents), dtype=DOCS_DTYPE)
     docs["end"] = np.cumsum([len(document) for document in documents])
-    docs["source"] = np.arange(len(documents)) > (0 if split == "train" else -1)
+    docs["source"] = np.arange(number, number + len(documents)) > 0
     docs["position"] = 100 * np.arange(len(documents))
     entries: list[ShardEntry] = []
     for index in range(num_shards(len(ids), len(docs), shard_tokens=shard_tokens)):

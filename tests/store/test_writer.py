@@ -78,12 +78,13 @@ def test_ids_of_another_type_are_refused(tmp_path: Path, dtype: str):
 
 @pytest.mark.parametrize("num_written", [4, 6])
 def test_a_shard_of_another_length_than_promised_is_not_published(tmp_path: Path, num_written: int):
-    with (
-        pytest.raises(ValueError, match=f"{num_written} ids for a shard of 5"),
-        ShardWriter(tmp_path, "train", index=0, dtype=UINT16, num_tokens=5) as writer,
-    ):
-        writer.write(np.zeros(num_written, dtype=UINT16))
-        writer.finish(NO_DOCS)
+    def write() -> None:
+        with ShardWriter(tmp_path, "train", index=0, dtype=UINT16, num_tokens=5) as writer:
+            writer.write(np.zeros(num_written, dtype=UINT16))
+            writer.finish(NO_DOCS)
+
+    with pytest.raises(ValueError, match=f"{num_written} ids for a shard of 5"):
+        write()
     assert files_in(tmp_path) == []
 
 
@@ -97,12 +98,13 @@ def test_documents_that_cannot_be_in_the_shard_are_refused(tmp_path: Path, ends:
 
 
 def test_an_interrupted_shard_leaves_nothing_behind(tmp_path: Path):
-    with (
-        pytest.raises(KeyboardInterrupt),
-        ShardWriter(tmp_path, "train", index=0, dtype=UINT16, num_tokens=5) as writer,
-    ):
-        writer.write(np.zeros(2, dtype=UINT16))
-        raise KeyboardInterrupt
+    def write() -> None:
+        with ShardWriter(tmp_path, "train", index=0, dtype=UINT16, num_tokens=5) as writer:
+            writer.write(np.zeros(2, dtype=UINT16))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write()
     assert files_in(tmp_path) == []
 
 
@@ -140,7 +142,7 @@ def test_a_fault_of_the_disk_names_the_file(tmp_path: Path):
 
 
 def test_a_tokenizer_is_written_under_a_plain_name_only(tmp_path: Path):
-    with pytest.raises(ValueError, match="expected `tokenizer.`"):
+    with pytest.raises(ValueError, match="and a suffix"):
         write_tokenizer(tmp_path, "../tokenizer.json", data=b"{}")
     entry = write_tokenizer(tmp_path, "tokenizer.model", data=b"abc")
     assert entry == hash_file(tmp_path / "tokenizer.model")

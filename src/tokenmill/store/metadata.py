@@ -328,19 +328,22 @@ _PREFIX: Final = re.compile(
 """How the file begins in every format version, so that damage is told from a newer format."""
 
 
-class _Version(Struct):
-    format: int = 0
+class _Beginning(Struct):
+    """As much of any metadata file as it takes to tell whose it is."""
+
+    format: int | str | None = None
+    splits: msgspec.Raw = msgspec.Raw()
 
 
 def _not_ours(data: bytes, path: Path) -> ConfigError | DamageError:
     """Tell a newer store with another beginning, or some other JSON, from a damaged one."""
     try:
-        version = msgspec.json.decode(data, type=_Version).format
+        beginning = msgspec.json.decode(data, type=_Beginning)
     except (msgspec.DecodeError, RecursionError, ValueError):
         return _damage(path, "it is not JSON as tokenmill writes it")
-    if version > FORMAT_VERSION:
-        return _other_version(path, version)
-    if b'"checksum"' not in data:
+    if isinstance(beginning.format, int) and beginning.format > FORMAT_VERSION:
+        return _other_version(path, beginning.format)
+    if not isinstance(beginning.format, int) and not beginning.splits:
         return NotAStoreError(
             f"{path}: not the metadata of a token store", hint="`tokenmill tokenize` makes a store"
         )
