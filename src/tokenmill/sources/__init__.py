@@ -1,0 +1,34 @@
+"""Where documents come from: files found, cut into units, and read as batches of documents.
+
+    settings = SourceSettings(places=("corpus/",))
+    files = find_files(settings)
+    for unit in cut_units(files):
+        for batch in read_unit(files, unit, settings):
+            ...
+
+Every document is in exactly one unit, and the sequence of documents does not depend on the cut.
+"""
+
+from __future__ import annotations
+
+from tokenmill.sources.documents import BATCH_BYTES, BATCH_DOCUMENTS, Batch, Reject
+from tokenmill.sources.find import find_files
+from tokenmill.sources.read import read_unit
+from tokenmill.sources.settings import FORMATS, SourceFile, SourceSettings, Span, Unit
+from tokenmill.sources.units import UNIT_BYTES, cut_units
+
+__all__ = [
+    "BATCH_BYTES",
+    "BATCH_DOCUMENTS",
+    "FORMATS",
+    "UNIT_BYTES",
+    "Batch",
+    "Reject",
+    "SourceFile",
+    "SourceSettings",
+    "Span",
+    "Unit",
+    "cut_units",
+    "find_files",
+    "read_unit",
+]

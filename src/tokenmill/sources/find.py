@@ -1,0 +1,153 @@
+"""Finds the files of a source and settles the format of each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import cache
+
+import msgspec
+
+from tokenmill.errors import ConfigError
+from tokenmill.files import FileInfo, list_files
+from tokenmill.sources.jsonl import looks_like_jsonl
+from tokenmill.sources.settings import SourceFile, SourceSettings
+
+_FORMATS = {
+    ".txt": "text",
+    ".text": "text",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "json",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+    ".ipc": "arrow",
+    ".csv": "csv",
+    ".tsv": "csv",
+}
+_COMPRESSIONS = {".gz": "gz", ".zst": "zst", ".bz2": "bz2", ".xz": "xz"}
+_NEVER_COMPRESSED = {"parquet", "arrow"}
+
+# Files that describe the data beside them.
+_DESCRIPTIONS = {
+    "metadata.json",
+    "dataset_info.json",
+    "dataset_infos.json",
+    "dataset_dict.json",
+    "state.json",
+}
+
+
+def find_files(settings: SourceSettings) -> list[SourceFile]:
+    """Return the files of a source: places in the given order, the files of each place sorted.
+
+    With format auto a folder gives the files whose suffix is known, and a file that is named (also
+    by a glob) must have a known suffix. With any other format all files are taken. A `.json` file
+    that begins with one object per line is JSONL. The same file twice is an error.
+    """
+    files: list[SourceFile] = []
+    places: dict[str, str] = {}
+    for place in settings.places:
+        found = list(_files_of(place, settings))
+        if not found:
+            raise ConfigError(
+                f"{place}: none of the files in this folder has a known suffix",
+                hint=f"known are {', '.join(_FORMATS)}; or say what they are with --format",
+            )
+        for file in found:
+            identity = _identity(file.path)
+            if identity in places:
+                raise ConfigError(
+                    f"{file.path}: is read twice, for {places[identity]!r} and for {place!r}",
+                    hint="name each file once",
+                )
+            places[identity] = place
+        files += found
+    if settings.separator is not None and all(file.format != "text" for file in files):
+        raise ConfigError("a separator applies to text, and none of the files is text")
+    return files
+
+
+def _files_of(place: str, settings: SourceSettings) -> Iterator[SourceFile]:
+    is_folder = os.path.isdir(place)  # noqa: PTH112  (a place, not always a path)
+    for info in list_files(place):
+        name = os.path.basename(info.path)  # noqa: PTH119
+        if is_folder and name in _DESCRIPTIONS:
+            continue
+        suffix, compression = _suffixes(name)
+        format_name = _FORMATS.get(suffix) if settings.format == "auto" else settings.format
+        if format_name is not None:
+            _check_readable(info, format_name, compression=compression)
+            yield _source_file(info, format_name, compression=compression, settings=settings)
+        elif not is_folder:
+            raise ConfigError(
+                f"{info.path}: cannot tell the format from the suffix {suffix or 'of no name'!r}",
+                hint="say it with --format: text for a document per line, file for one per file",
+            )
+
+
+def _suffixes(name: str) -> tuple[str, str]:
+    """Return the suffix that says the format, and the compression.
+
+    >>> _suffixes("a.b.JSONL.zst"), _suffixes("notes")
+    (('.jsonl', 'zst'), ('', ''))
+    """
+    stem, suffix = os.path.splitext(name.lower())  # noqa: PTH122
+    compression = _COMPRESSIONS.get(suffix, "")
+    if compression:
+        suffix = os.path.splitext(stem)[1]  # noqa: PTH122
+    return suffix, compression
+
+
+def _check_readable(info: FileInfo, format_name: str, *, compression: str) -> None:
+    if compression and format_name in _NEVER_COMPRESSED:
+        raise ConfigError(
+            f"{info.path}: {format_name} files are compressed inside; this one is once more",
+            hint=f"unpack it first, for example with `{compression}` tools",
+        )
+    if not info.size and os.path.exists(info.path) and not os.path.isfile(info.path):  # noqa: PTH110, PTH113
+        raise ConfigError(
+            f"{info.path}: is not a regular file",
+            hint="input is read more than once, so a pipe cannot serve: write a file first",
+        )
+
+
+def _source_file(
+    info: FileInfo, format_name: str, *, compression: str, settings: SourceSettings
+) -> SourceFile:
+    file = SourceFile(
+        path=info.path,
+        size=info.size,
+        version=info.version,
+        format=format_name,
+        compression=compression,
+    )
+    if settings.format == "auto" and format_name == "json" and looks_like_jsonl(file):
+        file = msgspec.structs.replace(file, format="jsonl")
+    is_splittable = not compression and (
+        file.format == "jsonl"
+        or (file.format == "text" and not _overlaps_itself(settings.separator or "\n"))
+    )
+    return msgspec.structs.replace(file, splittable=is_splittable)
+
+
+def _overlaps_itself(separator: str) -> bool:
+    """Tell whether a separator can begin inside another one, as "--" does in "---".
+
+    Where such separators lie is known only when reading from the start of the file.
+    """
+    return any(separator.startswith(separator[cut:]) for cut in range(1, len(separator)))
+
+
+def _identity(path: str) -> str:
+    """Return a name that is the same for all names of a file."""
+    folder, name = os.path.split(path)
+    if os.path.islink(path):  # noqa: PTH114
+        return os.path.realpath(path)
+    return os.path.join(_real_folder(folder), name)  # noqa: PTH118
+
+
+@cache
+def _real_folder(folder: str) -> str:
+    return os.path.realpath(folder)

@@ -1,0 +1,149 @@
+r"""The text inside one JSON document, found without building the rest of the document.
+
+Only the text field has to be what it should be; other fields are skipped, though they must be JSON.
+A field that occurs twice counts with its last value. Text with half of a surrogate pair, as in
+`"\ud800"`, has no UTF-8 form and is refused; in other fields it does no harm.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from operator import attrgetter
+from typing import Any
+
+import msgspec
+
+Buffer = bytes | bytearray | memoryview
+
+_ESCAPES = re.compile(
+    rb"""(?P<pair>\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})
+    | (?P<lone>\\u[dD][89a-fA-F][0-9a-fA-F]{2})
+    | \\.""",
+    re.VERBOSE | re.DOTALL,
+)
+_KINDS = {b"{": "an object", b"[": "an array", b'"': "a string", b"t": "true", b"f": "false"}
+
+
+class BadDocumentJSON(Exception):  # noqa: N818  (never leaves this package)
+    """A piece of JSON holds no usable text: `reason` is the slug of a reject."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+        self.detail = detail
+
+
+class TextField:
+    """Finds the text of JSON objects at a path such as `a.b`."""
+
+    def __init__(self, path: str) -> None:
+        self._names = path.split(".")
+        kind: Any = str
+        for name in reversed(self._names):
+            kind = msgspec.defstruct(
+                "Document", [("value", kind)], rename={"value": name}, gc=False
+            )
+        self._decoder = msgspec.json.Decoder(kind)
+        self._get: Callable[[Any], str] = attrgetter(".".join(["value"] * len(self._names)))
+
+    def texts(self, lines: Buffer) -> list[str] | None:
+        """Return the text of each value in `lines`, or None if any of them has a fault.
+
+        Values may lie on one line or cross lines: the caller has to look at the layout.
+        """
+        try:
+            return list(map(self._get, self._decoder.decode_lines(lines)))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
+
+    def text(self, data: Buffer) -> str:
+        """Return the text of one object; raise `BadDocumentJSON` if it has none."""
+        try:
+            return self._get(self._decode(data))
+        except UnicodeDecodeError:
+            raise _invalid_utf8(data) from None
+        except RecursionError:
+            raise BadDocumentJSON("bad-json", "the object is nested too deeply") from None
+        except msgspec.ValidationError as error:
+            raise self._explain(data, str(error)) from None
+        except msgspec.DecodeError as error:
+            return self._text_beside_surrogates(data, str(error))
+
+    def _decode(self, data: Buffer) -> Any:
+        try:
+            return self._decoder.decode(data)
+        except RecursionError:
+            # How deep a decoder may go depends on how deep its caller already is. A new thread
+            # starts from the same depth for all callers, so all of them agree on what is too deep.
+            with ThreadPoolExecutor(1) as executor:
+                return executor.submit(self._decoder.decode, data).result()
+
+    def _text_beside_surrogates(self, data: Buffer, fault: str) -> str:
+        """Return the text if lone surrogates are the only fault, and none of them is in it."""
+        data = bytes(data)
+        repaired = [_replace_lone_surrogates(data, mark) for mark in (rb"\ufffd", rb"\ufffe")]
+        if repaired[0] == data:
+            raise BadDocumentJSON("bad-json", fault)
+        text, other = (self.text(version) for version in repaired)
+        if text != other:
+            raise BadDocumentJSON("lone-surrogate", "the text has half of a surrogate pair")
+        return text
+
+    def _explain(self, data: Buffer, fault: str) -> BadDocumentJSON:
+        """Say why there is no text where it should be."""
+        try:
+            return self._walk(bytes(data).strip(), fault)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            return BadDocumentJSON("bad-json", str(error))
+
+    def _walk(self, value: bytes, fault: str) -> BadDocumentJSON:
+        if not value.startswith(b"{"):
+            return BadDocumentJSON("not-an-object", f"found {_kind(value)}, expected an object")
+        path = ""
+        for name in self._names:
+            if not value.startswith(b"{"):
+                reason = "null-text" if value.startswith(b"n") else "missing-text"
+                return BadDocumentJSON(reason, f"field {path!r} is {_kind(value)}, not an object")
+            found = msgspec.json.decode(value, type=dict[str, msgspec.Raw]).get(name)
+            path = f"{path}.{name}" if path else name
+            if found is None:
+                return BadDocumentJSON("missing-text", f"there is no field {path!r}")
+            value = bytes(found).strip()
+        if value.startswith(b"n"):
+            return BadDocumentJSON("null-text", f"field {path!r} is null")
+        if not value.startswith(b'"'):
+            return BadDocumentJSON("not-text", f"field {path!r} is {_kind(value)}, not a string")
+        return BadDocumentJSON("bad-json", fault)
+
+
+def string_text(data: Buffer) -> str:
+    """Return the text of a JSON string; raise `BadDocumentJSON` if it is not well-formed."""
+    try:
+        return msgspec.json.decode(data, type=str)
+    except UnicodeDecodeError:
+        raise _invalid_utf8(data) from None
+    except msgspec.DecodeError as error:
+        data = bytes(data)
+        if _replace_lone_surrogates(data, b"") != data:
+            raise BadDocumentJSON("lone-surrogate", "half of a surrogate pair") from None
+        raise BadDocumentJSON("bad-json", str(error)) from None
+
+
+def _replace_lone_surrogates(data: bytes, mark: bytes) -> bytes:
+    return _ESCAPES.sub(lambda found: mark if found["lone"] else found[0], data)
+
+
+def _invalid_utf8(data: Buffer) -> BadDocumentJSON:
+    try:
+        str(data, "utf-8")
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        detail = f"byte 0x{byte:02x} at byte {error.start} of the document: {error.reason}"
+        return BadDocumentJSON("invalid-utf8", detail)
+    return BadDocumentJSON("invalid-utf8", "the text is not valid UTF-8")
+
+
+def _kind(value: bytes) -> str:
+    return "null" if value.startswith(b"n") else _KINDS.get(value[:1], "a number")
