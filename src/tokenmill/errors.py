@@ -1,12 +1,14 @@
-"""Every error that a caller can do something about, with a hint and the exit code of the command line."""
+"""Every error that a caller can do something about, with a hint and an exit code."""
 
 from __future__ import annotations
+
+from typing import Any
 
 
 class TokenmillError(Exception):
     """Something the caller can fix.
 
-    The message names the object, what was found and what was expected; `hint` is the next thing to do.
+    The message names the object, what was found and what was expected; `hint` is what to do next.
     """
 
     exit_code = 1
@@ -18,6 +20,19 @@ class TokenmillError(Exception):
 
     def __str__(self) -> str:
         return self.message if self.hint is None else f"{self.message}\n  hint: {self.hint}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Subclasses may be made from other arguments than a message; copies must not care.
+        return rebuild_error, (type(self), self.message, self.hint)
+
+
+def rebuild_error(
+    kind: type[TokenmillError], message: str, hint: str | None = None
+) -> TokenmillError:
+    """Make an error of the class `kind` from its parts, as it arrives from another process."""
+    error = kind.__new__(kind, message)
+    TokenmillError.__init__(error, message, hint=hint)
+    return error
 
 
 class ConfigError(TokenmillError):
