@@ -1,0 +1,1 @@
+"""From a store to what a model is fed: rows, batches, plans, loaders."""

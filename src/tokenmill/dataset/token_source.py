@@ -1,0 +1,95 @@
+"""Where packings read tokens from: one numbering of tokens and of documents, whatever the files."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokenmill.store import Split, Store
+
+
+class Windows(NamedTuple):
+    """Runs of consecutive tokens, one a row, and where documents begin in them."""
+
+    ids: NDArray[Any]  # (B, length), in the dtype of the source
+    breaks: NDArray[np.int64]
+    """Flat places in (B, length), in order, at which another document than before begins.
+
+    The first column is never among them.
+    """
+
+
+class TokenSource(Protocol):
+    """Tokens from 0 to `num_tokens` and documents from 0 to `num_documents`.
+
+    Documents follow each other without gaps. Sources can be pickled, and shared by threads and
+    forked processes.
+    """
+
+    num_tokens: int
+    dtype: np.dtype[Any]
+    eos_id: int | None
+    """The id that closes documents; None when none does."""
+    vocab_size: int | None
+    """Size of the id space; None when nothing tells it."""
+    num_files: int
+    """Files that hold the token ids."""
+
+    @property
+    def num_documents(self) -> int:
+        """Documents, also those without tokens; may have to be counted first."""
+        ...
+
+    def read_into(self, out: NDArray[Any], start: int) -> None:
+        """Fill `out`, a contiguous array of `dtype`, with the ids from token `start` on."""
+        ...
+
+    def read_windows(self, starts: NDArray[np.int64], length: int) -> Windows:
+        """Return the tokens from each of `starts` on, with the documents that begin in them."""
+        ...
+
+    def document_ends(self, first: int, stop: int) -> NDArray[np.int64]:
+        """Return where the documents `first` to `stop` end: after their last token."""
+        ...
+
+    def document_at(self, token: int) -> int:
+        """Return the number of the document that a token belongs to."""
+        ...
+
+
+class StoreSource:
+    """A split of a store. The document table, never a scan for EOS, says where documents begin."""
+
+    def __init__(self, store: Store, split: str = "train") -> None:
+        self.split: Split = store.split(split)
+        self.num_tokens = self.split.num_tokens
+        self.num_documents = self.split.num_documents
+        self.num_files = self.split.num_shards
+        self.dtype = self.split.dtype
+        self.eos_id = store.metadata.eos_id
+        self.vocab_size: int | None = store.metadata.tokenizer.num_ids
+
+    def read_into(self, out: NDArray[Any], start: int) -> None:
+        """Fill `out` with the ids from token `start` on."""
+        self.split.read_into(out, start)
+
+    def read_windows(self, starts: NDArray[np.int64], length: int) -> Windows:
+        """Return the tokens from each of `starts` on, with the documents that begin in them."""
+        ids = np.empty((len(starts), length), dtype=self.dtype)
+        breaks = [np.empty(0, dtype=np.int64)]
+        for row, start in enumerate(starts.tolist()):
+            self.split.read_into(ids[row], start)
+            ends = self.split.document_ends(start, start + length - 1)
+            breaks.append(np.unique(ends.astype(np.int64)) + (row * length - start))
+        return Windows(ids, np.concatenate(breaks))
+
+    def document_ends(self, first: int, stop: int) -> NDArray[np.int64]:
+        """Return where the documents `first` to `stop` end."""
+        ends = [self.split.document_span(index)[1] for index in range(first, stop)]
+        return np.array(ends, dtype=np.int64)
+
+    def document_at(self, token: int) -> int:
+        """Return the number of the document that a token belongs to."""
+        return self.split.document_at(token)
