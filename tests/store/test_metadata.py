@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -141,7 +142,6 @@ HOSTILE: dict[str, Callable[[dict[str, Any]], object]] = {
     "hash is not hex": lambda r: shard(r)["shard"].update(sha256="z" * 64),
     "hash is short": lambda r: shard(r)["shard"].update(sha256="00"),
     "hash with a newline": lambda r: shard(r)["shard"].update(sha256="0" * 64 + "\n"),
-    "hash of other content": lambda r: shard(r)["shard"].update(sha256="0" * 64),
     "wrong type": lambda r: r.update(splits=[]),
     "text for a number": lambda r: shard(r).update(num_tokens="10"),
     "unknown key": lambda r: r.update(shiny="new"),
@@ -150,15 +150,26 @@ HOSTILE: dict[str, Callable[[dict[str, Any]], object]] = {
     "too many ids": lambda r: r["tokenizer"].update(num_ids=65_537),
     "no ids": lambda r: r["tokenizer"].update(num_ids=0),
     "eos beyond the ids": lambda r: r.update(eos_id=100),
-    "digest": lambda r: r.update(digest=f"sha256:{'0' * 64}"),
+    "no document in the last shard": lambda r: (
+        r["splits"]["train"]["shards"][-1].update(num_documents=0),
+        r["splits"]["train"]["shards"][-1]["docs"].update(bytes=192),
+        shard(r).update(num_documents=2),
+        shard(r)["docs"].update(bytes=192 + 2 * 20),
+    ),
     "time without zone": lambda r: r.update(created="2026-01-01T00:00:00"),
 }
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_metadata_with_a_good_checksum_is_damage(store: Path, name: str):
-    rewrite(store, HOSTILE[name])
+    rewrite(store, HOSTILE[name], with_digest=True)
     with pytest.raises(DamageError, match=r"metadata\.json: damaged"):
+        open_store(store)
+
+
+def test_entries_that_are_not_those_of_the_digest_are_damage(store: Path):
+    rewrite(store, lambda record: shard(record)["shard"].update(sha256="0" * 64))
+    with pytest.raises(DamageError, match="digest does not match"):
         open_store(store)
 
 
@@ -222,11 +233,36 @@ def test_an_unfinished_run_is_hinted_at_with_a_quoted_path(tmp_path: Path):
     assert f"tokenmill status '{tmp_path}/my store'" in str(caught.value)
 
 
-def rewrite(store: Path, change: Callable[[dict[str, Any]], object]) -> None:
+def rewrite(
+    store: Path, change: Callable[[dict[str, Any]], object], *, with_digest: bool = False
+) -> None:
     """Change the metadata of a store as someone would who means harm and can compute checksums."""
     record = json.loads((store / "metadata.json").read_text())
     change(record)
+    if with_digest:
+        with contextlib.suppress(KeyError, AttributeError):  # too broken to have one
+            record["digest"] = digest_of(record)
     seal(store, json.dumps(record, indent=2) + "\n")
+
+
+def digest_of(record: dict[str, Any]) -> str:
+    content = {
+        "format": 1,
+        "dtype": record["dtype"],
+        "tokenizer": record["tokenizer"]["fingerprint"],
+        "bos_id": record["bos_id"],
+        "eos_id": record["eos_id"],
+        "num_rejected": sum(record["counts"]["rejected"].values()),
+        "splits": {
+            name: [
+                [s["num_tokens"], s["num_documents"], s["shard"]["sha256"], s["docs"]["sha256"]]
+                for s in split["shards"]
+            ]
+            for name, split in record["splits"].items()
+        },
+    }
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+    return f"sha256:{hashlib.sha256(canonical).hexdigest()}"
 
 
 def seal(store: Path, text: str) -> None:

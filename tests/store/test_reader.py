@@ -11,7 +11,6 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -30,6 +29,7 @@ from tokenmill.store import (
     write_tokenizer,
 )
 from tokenmill.store import format as layout
+from tokenmill.store.stored_file import MAX_OPEN_FILES
 
 BuildStore = Callable[..., Metadata]
 DOCUMENTS = {"train": [[1, 2, 3], [4] * 30, [], [5, 6], [9] * 7], "val": [[7, 8]]}
@@ -82,21 +82,6 @@ def check_documents(split: Any, documents: list[list[int]]) -> None:
         for stop in range(start, total + 1, 4):
             expected = [end for end in ends if start < end <= stop]
             assert split.document_ends(start, stop).tolist() == expected
-
-
-def test_look_ups_in_a_table_of_many_groups_are_exact(tmp_path: Path, build_store: BuildStore):
-    lengths = np.random.default_rng(5).integers(0, 3, size=3_000).tolist()
-    build_store(tmp_path, {"train": [[1] * n for n in lengths]}, shard_tokens=1_000)
-    split = open_store(tmp_path).splits["train"]
-    ends = np.cumsum(lengths)
-    for token in range(0, split.num_tokens, 7):
-        assert split.document_at(token) == np.searchsorted(ends, token, side="right")
-    for start in range(0, split.num_tokens, 331):
-        for stop in range(start, split.num_tokens, 517):
-            expected = ends[(ends > start) & (ends <= stop)]
-            assert split.document_ends(start, stop).tolist() == expected.tolist()
-    for index in range(0, 3_000, 13):
-        assert split.document_span(index) == (ends[index] - lengths[index], ends[index])
 
 
 def test_an_empty_store_has_no_shards_and_reads_nothing(tmp_path: Path, build_store: BuildStore):
@@ -158,57 +143,6 @@ def test_reading_into_an_array_fills_it(store: Path):
         split.read_into(np.zeros(8, dtype=split.dtype)[::2], 0)
 
 
-def test_a_flip_of_any_byte_of_a_shard_is_never_served(tmp_path: Path, build_store: BuildStore):
-    build_store(tmp_path, {"train": [list(range(60))]}, shard_tokens=60)
-    path = tmp_path / "train_000000.npy"
-    data = path.read_bytes()
-    for place in range(len(data)):
-        damaged = bytearray(data)
-        damaged[place] ^= 1 << place % 8
-        path.write_bytes(damaged)
-        with pytest.raises(DamageError, match=r"train_000000\.npy") as caught:
-            open_store(tmp_path).read(place % 60, place % 60 + 1)
-        assert f"tokenmill verify {tmp_path} --level full" in str(caught.value)
-
-
-def test_a_flip_is_found_in_the_block_that_is_touched_and_only_there(
-    tmp_path: Path, build_store: BuildStore
-):
-    num_tokens = 100_000
-    build_store(tmp_path, {"train": [[1] * num_tokens]}, shard_tokens=num_tokens)
-    path = tmp_path / "train_000000.npy"
-    data = bytearray(path.read_bytes())
-    assert len(data) > 3 * layout.BLOCK_BYTES
-    data[2 * layout.BLOCK_BYTES + 5] ^= 4
-    path.write_bytes(data)
-    split = open_store(tmp_path).splits["train"]
-    first_of_block = (2 * layout.BLOCK_BYTES - layout.HEADER_BYTES) // 2
-    assert split.read(0, first_of_block).tolist() == [1] * first_of_block
-    for start, stop in [(first_of_block, first_of_block + 1), (0, num_tokens), (50_000, 70_000)]:
-        with pytest.raises(DamageError, match=r"block 2 \(bytes 131072 to 196608\)"):
-            split.read(start, stop)
-    last = num_tokens - 1
-    assert split.read(last, num_tokens).tolist() == [1]
-    relaxed = open_store(tmp_path, verify="size").read(0, num_tokens)
-    assert relaxed.tolist().count(1) == num_tokens - 1
-
-
-@pytest.mark.parametrize("table", ["docs", "blocks"])
-def test_a_flip_of_any_byte_of_a_table_is_found_when_it_is_used(
-    tmp_path: Path, build_store: BuildStore, table: str
-):
-    build_store(tmp_path, {"train": [[1, 2], [3, 4, 5]]}, shard_tokens=5)
-    path = tmp_path / table / "train_000000.npy"
-    data = path.read_bytes()
-    for place in range(len(data)):
-        damaged = bytearray(data)
-        damaged[place] ^= 1 << place % 8
-        path.write_bytes(damaged)
-        split = open_store(tmp_path).splits["train"]
-        with pytest.raises(DamageError, match=f"{table}/train_000000"):
-            split.document(1) if table == "docs" else split.read(1, 2)
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -229,58 +163,6 @@ def test_a_cut_longer_or_missing_file_is_found_at_open(store: Path, name: str):
     with pytest.raises(DamageError, match=f"{name}: is missing"):
         open_store(store)
     open_store(store, verify="off")
-
-
-def test_a_shard_that_carries_pickle_is_refused_unread(store: Path):
-    class Trap:
-        def __reduce__(self) -> tuple[Any, ...]:
-            return os.mkdir, (str(store / "sprung"),)
-
-    path = store / "train_000000.npy"
-    size = path.stat().st_size
-    np.save(path, np.array([Trap()], dtype=object), allow_pickle=True)
-    path.write_bytes(path.read_bytes().ljust(size, b"\0")[:size])
-    for verify in ("blocks", "size", "off"):
-        with pytest.raises(DamageError, match=r"\.npy header"):
-            open_store(store, verify=verify).read(0, 3)
-    assert not (store / "sprung").exists()
-
-
-def test_a_shard_cut_after_open_is_an_error_and_not_a_crash(
-    tmp_path: Path, build_store: BuildStore
-):
-    build_store(tmp_path, {"train": [[1] * 200_000]}, shard_tokens=200_000)
-    store = open_store(tmp_path, verify="off")
-    store.read(0, 10)
-    os.truncate(tmp_path / "train_000000.npy", 1_000)
-    with pytest.raises(DamageError, match="ends at byte"):
-        store.read(150_000, 200_000)
-
-
-def test_tables_of_a_store_with_wrong_entries_are_refused(tmp_path: Path, build_store: BuildStore):
-    """Someone who can compute hashes can write such tables; they must not lead out of bounds."""
-    for ends, match in [((2, 9), "out of range"), ((2, 4), "ends at 4, not at 5")]:
-        metadata = build_store(tmp_path, {"train": [[1, 2], [3, 4, 5]]}, shard_tokens=5)
-        rewrite_docs(tmp_path, metadata, ends=ends, source=1)
-        with pytest.raises(DamageError, match=match):
-            open_store(tmp_path).document(0)
-    metadata = build_store(tmp_path, {"train": [[1, 2], [3, 4, 5]]}, shard_tokens=5)
-    rewrite_docs(tmp_path, metadata, ends=(2, 5), source=2)
-    with pytest.raises(DamageError, match="not in the metadata"):
-        open_store(tmp_path).document(0)
-
-
-def rewrite_docs(folder: Path, metadata: Metadata, *, ends: tuple[int, ...], source: int) -> None:
-    from tokenmill.store import hash_file
-
-    path = folder / "docs/train_000000.npy"
-    table = np.load(path)
-    table["end"], table["source"] = ends, source
-    np.save(path, table)
-    (shard,) = metadata.splits["train"].shards
-    shard = msgspec.structs.replace(shard, docs=hash_file(path))
-    split = msgspec.structs.replace(metadata.splits["train"], shards=(shard,))
-    write_metadata(folder, msgspec.structs.replace(metadata, splits={"train": split}))
 
 
 def test_the_tokenizer_file_is_proved_before_it_is_given_out(store: Path):
@@ -358,6 +240,7 @@ def test_many_shards_do_not_exhaust_file_descriptors(tmp_path: Path, build_store
         store = open_store(tmp_path)
         for k in range(count):
             assert store.document(k).ids.tolist() == [k % 100]
+        assert len(open_descriptors() - start) <= MAX_OPEN_FILES + 1  # one lists the others
         assert store.read(0, count).tolist() == [k % 100 for k in range(count)]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -417,11 +300,12 @@ def sparse_store(folder: Path, *, num_shards: int) -> Path:
     places = {"shard": layout.shard_path, "docs": layout.docs_path, "blocks": layout.blocks_path}
     for name in ("docs", "blocks"):
         (folder / name).mkdir()
-    for index in range(num_shards):
-        for name, place in places.items():
-            path = place(folder, "train", index=index)
-            path.touch()
-            os.truncate(path, sizes[name])
+    for name, place in places.items():
+        first = place(folder, "train", index=0)
+        first.touch()
+        os.truncate(first, sizes[name])
+        for index in range(1, num_shards):
+            place(folder, "train", index=index).hardlink_to(first)
     definition = write_tokenizer(folder, "tokenizer.json", data=b"{}")
     files = {name: FileEntry(bytes=size, sha256="a" * 64) for name, size in sizes.items()}
     entry = ShardEntry(num_tokens=num_tokens, num_documents=num_documents, **files)
