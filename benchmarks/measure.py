@@ -115,7 +115,8 @@ def environment() -> dict[str, Any]:
 def report(benchmark: str, **values: Any) -> dict[str, Any]:
     """Print one result as one JSON line, rounded to what a measurement is worth, and return it."""
     rounded = {k: float(f"{v:.4g}") if isinstance(v, float) else v for k, v in values.items()}
-    print(json.dumps({"benchmark": benchmark, **rounded, "environment": environment()}), flush=True)
+    facts = {**environment(), "load": round(os.getloadavg()[0], 2)}
+    print(json.dumps({"benchmark": benchmark, **rounded, "environment": facts}), flush=True)
     return rounded
 
 
