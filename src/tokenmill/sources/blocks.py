@@ -30,7 +30,7 @@ class Block(NamedTuple):
     """Where `data` lies in the stream; the first document starts there."""
     data: bytes | bytearray
     ends: NDArray[np.int64]
-    """Where each document ends in `data`. A delimiter follows, except at the end of the file."""
+    """Where each document ends in `data`; a delimiter follows, except at the end of the file."""
 
     def starts(self, num_delimiter_bytes: int) -> NDArray[np.int64]:
         """Return where each document starts in `data`."""
@@ -136,7 +136,7 @@ class _BlockReader:
         self.offset += num_bytes + width
         if num_bytes > self._max_bytes:
             return too_long(self._span.file, start, num_bytes=num_bytes, max_bytes=self._max_bytes)
-        del held[num_bytes:]
+        del held[num_bytes + width :]
         return Block(start, held, np.array([num_bytes], dtype=np.int64))
 
     def _tail(self, data: bytes) -> bytes:

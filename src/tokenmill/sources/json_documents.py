@@ -25,6 +25,8 @@ _ESCAPES = re.compile(
 )
 _KINDS = {b"{": "an object", b"[": "an array", b'"': "a string", b"t": "true", b"f": "false"}
 
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
 
 class BadDocumentJSON(Exception):  # noqa: N818  (never leaves this package)
     """A piece of JSON holds no usable text: `reason` is the slug of a reject."""
@@ -61,24 +63,15 @@ class TextField:
     def text(self, data: Buffer) -> str:
         """Return the text of one object; raise `BadDocumentJSON` if it has none."""
         try:
-            return self._get(self._decode(data))
+            return self._get(_decode(self._decoder, data))
         except UnicodeDecodeError:
             raise _invalid_utf8(data) from None
         except RecursionError:
-            raise BadDocumentJSON("bad-json", "the object is nested too deeply") from None
+            raise _too_deep() from None
         except msgspec.ValidationError as error:
             raise self._explain(data, str(error)) from None
         except msgspec.DecodeError as error:
             return self._text_beside_surrogates(data, str(error))
-
-    def _decode(self, data: Buffer) -> Any:
-        try:
-            return self._decoder.decode(data)
-        except RecursionError:
-            # How deep a decoder may go depends on how deep its caller already is. A new thread
-            # starts from the same depth for all callers, so all of them agree on what is too deep.
-            with ThreadPoolExecutor(1) as executor:
-                return executor.submit(self._decoder.decode, data).result()
 
     def _text_beside_surrogates(self, data: Buffer, fault: str) -> str:
         """Return the text if lone surrogates are the only fault, and none of them is in it."""
@@ -95,7 +88,9 @@ class TextField:
         """Say why there is no text where it should be."""
         try:
             return self._walk(bytes(data).strip(), fault)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except RecursionError:
+            return _too_deep()
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             return BadDocumentJSON("bad-json", str(error))
 
     def _walk(self, value: bytes, fault: str) -> BadDocumentJSON:
@@ -106,7 +101,7 @@ class TextField:
             if not value.startswith(b"{"):
                 reason = "null-text" if value.startswith(b"n") else "missing-text"
                 return BadDocumentJSON(reason, f"field {path!r} is {_kind(value)}, not an object")
-            found = msgspec.json.decode(value, type=dict[str, msgspec.Raw]).get(name)
+            found = _decode(_FIELDS, value).get(name)
             path = f"{path}.{name}" if path else name
             if found is None:
                 return BadDocumentJSON("missing-text", f"there is no field {path!r}")
@@ -129,6 +124,20 @@ def string_text(data: Buffer) -> str:
         if _replace_lone_surrogates(data, b"") != data:
             raise BadDocumentJSON("lone-surrogate", "half of a surrogate pair") from None
         raise BadDocumentJSON("bad-json", str(error)) from None
+
+
+def _decode(decoder: msgspec.json.Decoder[Any], data: Buffer) -> Any:
+    try:
+        return decoder.decode(data)
+    except RecursionError:
+        # How deep a decoder may go depends on how deep its caller already is. A new thread starts
+        # from the same depth for all callers, so all of them agree on what is too deep.
+        with ThreadPoolExecutor(1) as executor:
+            return executor.submit(decoder.decode, data).result()
+
+
+def _too_deep() -> BadDocumentJSON:
+    return BadDocumentJSON("bad-json", "the document is nested too deeply")
 
 
 def _replace_lone_surrogates(data: bytes, mark: bytes) -> bytes:

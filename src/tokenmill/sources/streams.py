@@ -2,7 +2,7 @@
 
 Reads are bounded whatever the file holds: a few kilobytes can expand to gigabytes. A compressed
 file is read to its very end (all gzip members, zstd frames and xz streams); a stream that stops
-early, does not expand, or is followed by something else raises `CutStreamError` after its good bytes.
+early, does not expand, or is followed by something else raises `CutStreamError` at that point.
 """
 
 from __future__ import annotations

@@ -143,9 +143,10 @@ class _Pieces:
     def _find_blank(self, texts: list[str], is_document: NDArray[np.bool_]) -> None:
         """Unmark the documents that are white space alone."""
         view = np.frombuffer(self.data, dtype=np.uint8)
-        maybe_blank = _MAYBE_FIRST[view[np.minimum(self.starts, len(view) - 1)]]
-        maybe_blank &= _MAYBE_LAST[view[self.ends - 1]]
-        for index in np.flatnonzero(maybe_blank & is_document).tolist():
+        indices = np.flatnonzero(is_document)
+        maybe_blank = _MAYBE_FIRST[view[self.starts[indices]]]
+        maybe_blank &= _MAYBE_LAST[view[self.ends[indices] - 1]]
+        for index in indices[maybe_blank].tolist():
             if texts[index].isspace():
                 is_document[index] = False
 
