@@ -26,10 +26,15 @@ TOKENMILL = str(Path(sys.executable).with_name("tokenmill"))
 _PAGE_BYTES = resource.getpagesize()
 
 
-def best_seconds(function: Callable[[], object], *, repeats: int = 5) -> float:
+def best_seconds(
+    function: Callable[[], object],
+    *,
+    repeats: int = 5,
+    timer: Callable[[], float] = time.perf_counter,
+) -> float:
     """Return the fastest of `repeats` runs after one warm-up: noise only ever adds time."""
     function()
-    return min(timeit.repeat(function, number=1, repeat=repeats))
+    return min(timeit.repeat(function, number=1, repeat=repeats, timer=timer))
 
 
 @dataclass(frozen=True, slots=True)

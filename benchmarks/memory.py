@@ -2,8 +2,8 @@
 
 The inputs are the ones that make other tools fail: 5 GB of text in one file, one document of 500 MB
 as text and as JSON Lines (English, and once with all scripts and signs of the corpus, which Python
-holds in four bytes a character), 100,000 small files. The number is the largest sum of resident memory
-over all processes of the command, looked at every 20 ms.
+holds in four bytes a character), 100,000 small files. The number is the largest sum of resident
+memory over all processes of the command, looked at every 20 ms.
 
     python benchmarks/memory.py --cases big longtext   # all of them by default
 """
