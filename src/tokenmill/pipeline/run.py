@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,6 +131,7 @@ class Run:
         self.threshold = split_threshold(plan.settings.val_ratio)
         self.receipts: dict[int, Receipt] = {}
         self.shards: dict[tuple[str, int], FinishedShard] = {}
+        self.totals: Counter[str] = Counter()
         self.streams = {split: Stream(split) for split in SPLITS}
         self.num_in_order = 0  # units finished without a gap
         self.tokens_in_order = 0
@@ -161,11 +163,13 @@ class Run:
     def _resume(self) -> None:
         engine = LocalEngine(self.workers)
         self.receipts, self.shards = recover(self.plan, self.journal, engine=engine)
+        for receipt in self.receipts.values():
+            self._count(receipt)
         if self.receipts:
             done, total = len(self.receipts), len(self.plan.units)
             message = f"continuing: {done:,} of {total:,} units were done"
             self.report(Event(stage="tokenize", message=message))
-            self._report_units()
+        self._report_units()
 
     # -- units to parts
 
@@ -188,6 +192,7 @@ class Run:
         try:
             for receipt in results:
                 self.receipts[receipt.unit] = receipt
+                self._count(receipt)
                 self._check_rejects()
                 self._report_units()
         finally:
@@ -228,9 +233,13 @@ class Run:
             self.tokens_in_order += receipt.num_tokens
             self.num_in_order += 1
 
+    def _count(self, receipt: Receipt) -> None:
+        self.totals["documents"] += receipt.num_documents
+        self.totals["tokens"] += receipt.num_tokens
+        self.totals["rejected"] += receipt.num_rejected
+
     def _check_rejects(self) -> None:
-        limit = self.settings.max_errors
-        found = sum(receipt.num_rejected for receipt in self.receipts.values())
+        limit, found = self.settings.max_errors, self.totals["rejected"]
         if limit is not None and found > limit:
             raise BadDocumentError(
                 f"{found:,} broken documents so far, max_errors allows {limit:,}",
@@ -238,15 +247,14 @@ class Run:
             )
 
     def _report_units(self) -> None:
-        done = self.receipts.values()
         per_unit = self.plan.total_bytes / max(len(self.plan.units), 1)
         event = Event(
             stage="tokenize",
             done=round(per_unit * len(self.receipts)),
             total=self.plan.total_bytes,
-            num_documents=sum(receipt.num_documents for receipt in done),
-            num_tokens=sum(receipt.num_tokens for receipt in done),
-            num_rejected=sum(receipt.num_rejected for receipt in done),
+            num_documents=self.totals["documents"],
+            num_tokens=self.totals["tokens"],
+            num_rejected=self.totals["rejected"],
         )
         self.report(event)
         self.journal.log_progress(event)
@@ -266,9 +274,8 @@ class Run:
 
     def _assemble_shuffled(self) -> None:
         """Write all shards, in shuffled order."""
-        total = sum(receipt.num_tokens for receipt in self.receipts.values())
         limit = self.settings.max_tokens
-        if limit is not None and total >= limit:
+        if limit is not None and self.totals["tokens"] >= limit:
             self.kept = keep_shuffled(self._parts, limit=limit, rules=self._cut_rules())
         tasks: list[ShuffledShardTask] = []
         for split in SPLITS:
@@ -303,7 +310,7 @@ class Run:
         wanted = self.settings.val_documents
         found = smallest_hashes_threshold(self._parts(), num_documents=wanted)
         if found is None:
-            total = sum(receipt.num_documents for receipt in self.receipts.values())
+            total = self.totals["documents"]
             raise ConfigError(f"val_documents is {wanted:,}, the input has {total:,} documents")
         self.threshold = found
         for unit, receipt in self.receipts.items():
