@@ -121,6 +121,14 @@ def shard(record: dict[str, Any]) -> dict[str, Any]:
     return record["splits"]["train"]["shards"][0]
 
 
+def move_last_document_to_an_empty_shard(record: dict[str, Any]) -> None:
+    shards, zeros = record["splits"]["train"]["shards"], "0" * 64
+    shards[-1].update(num_documents=0, docs={"bytes": 192, "sha256": zeros})
+    sizes = {"shard": 128, "docs": 192 + 20, "blocks": 128 + 8}
+    files = {name: {"bytes": size, "sha256": zeros} for name, size in sizes.items()}
+    shards.append({"num_tokens": 0, "num_documents": 1, **files})
+
+
 HOSTILE: dict[str, Callable[[dict[str, Any]], object]] = {
     "split is a path": lambda r: r["splits"].update({"../../tmp/x": r["splits"].pop("val")}),
     "split is absolute": lambda r: r["splits"].update({"/etc/x": r["splits"].pop("val")}),
@@ -132,6 +140,12 @@ HOSTILE: dict[str, Callable[[dict[str, Any]], object]] = {
     "count beyond 64 bits": lambda r: r["splits"]["train"].update(num_tokens=10**40),
     "counts do not add up": lambda r: r["splits"]["train"].update(num_documents=7),
     "tokens do not add up": lambda r: r["splits"]["train"].update(num_tokens=32),
+    "counts of shards do not add up": lambda r: (
+        r["splits"]["train"].update(num_documents=7),
+        r["sources"][1].update(num_documents=7),
+    ),
+    "an empty shard at the end": move_last_document_to_an_empty_shard,
+    "source tokens do not add up": lambda r: r["sources"][0].update(num_tokens=2),
     "source counts do not add up": lambda r: r["sources"][0].update(num_documents=2),
     "sizes do not add up": lambda r: shard(r)["shard"].update(bytes=10**15),
     "docs sizes do not add up": lambda r: shard(r)["docs"].update(bytes=0),
