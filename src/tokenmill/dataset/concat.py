@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenmill.dataset.batch import Batch
+from tokenmill.dataset.buffers import BufferPool
 from tokenmill.dataset.rows import Accounting, DocumentSpan, check_indices
 from tokenmill.dataset.token_source import TokenSource
 from tokenmill.dataset.windows import (
@@ -32,6 +33,7 @@ class ConcatRows:
         self.source = source
         self.seq_len = seq_len
         self.mask_boundaries = mask_boundaries
+        self._pool = BufferPool()
         self.num_rows = max(source.num_tokens - 1, 0) // seq_len
 
     def read(self, indices: NDArray[np.int64]) -> Batch:
@@ -40,6 +42,7 @@ class ConcatRows:
             self.source,
             check_indices(indices, self.num_rows) * self.seq_len,
             seq_len=self.seq_len,
+            pool=self._pool,
             mask_boundaries=self.mask_boundaries,
         )
 

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tokenmill.dataset.buffers import BufferPool
+from tokenmill.dataset.document_ends import DocumentEnds
 from tokenmill.store import Split, Store
 
 
@@ -64,12 +66,17 @@ class StoreSource:
 
     def __init__(self, store: Store, split: str = "train") -> None:
         self.split: Split = store.split(split)
-        self.num_tokens = self.split.num_tokens
-        self.num_documents = self.split.num_documents
-        self.num_files = self.split.num_shards
-        self.dtype = self.split.dtype
+        entry, shard_tokens = store.metadata.splits[split], store.metadata.shard_tokens
+        self.num_tokens = entry.num_tokens
+        self.num_documents = entry.num_documents
+        self.num_files = len(entry.shards)
+        self.dtype = store.dtype
         self.eos_id = store.metadata.eos_id
         self.vocab_size: int | None = store.metadata.tokenizer.num_ids
+        counts = [shard.num_documents for shard in entry.shards]
+        self._first_documents = np.cumsum([0, *counts], dtype=np.int64)
+        self._ends = DocumentEnds(self.split, shard_tokens)
+        self._pool = BufferPool()
 
     def read_into(self, out: NDArray[Any], start: int) -> None:
         """Fill `out` with the ids from token `start` on."""
@@ -77,18 +84,24 @@ class StoreSource:
 
     def read_windows(self, starts: NDArray[np.int64], length: int) -> Windows:
         """Return the tokens from each of `starts` on, with the documents that begin in them."""
-        ids = np.empty((len(starts), length), dtype=self.dtype)
-        breaks = [np.empty(0, dtype=np.int64)]
-        for row, start in enumerate(starts.tolist()):
-            self.split.read_into(ids[row], start)
-            ends = self.split.document_ends(start, start + length - 1)
-            breaks.append(np.unique(ends.astype(np.int64)) + (row * length - start))
-        return Windows(ids, np.concatenate(breaks))
+        (ids,) = self._pool.empty((len(starts), length), self.dtype)
+        self.split.read_windows(ids, starts)
+        return Windows(ids, self._ends.breaks(starts.tolist(), length))
 
     def document_ends(self, first: int, stop: int) -> NDArray[np.int64]:
         """Return where the documents `first` to `stop` end."""
-        ends = [self.split.document_span(index)[1] for index in range(first, stop)]
-        return np.array(ends, dtype=np.int64)
+        if not 0 <= first <= stop <= self.num_documents:
+            raise IndexError(f"documents {first} to {stop} are outside [0, {self.num_documents}]")
+        parts = [np.empty(0, dtype=np.int64)]
+        while first < stop:
+            shard = int(self._first_documents.searchsorted(first, side="right")) - 1
+            shard_first, shard_stop = self._first_documents[shard : shard + 2].tolist()
+            rows = self.split.table(shard).rows(
+                first - shard_first, min(stop, shard_stop) - shard_first
+            )
+            parts.append(rows["end"].astype(np.int64))
+            first = min(stop, shard_stop)
+        return np.concatenate(parts)
 
     def document_at(self, token: int) -> int:
         """Return the number of the document that a token belongs to."""

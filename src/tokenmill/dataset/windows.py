@@ -8,50 +8,69 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenmill.dataset.batch import IGNORED, Batch
+from tokenmill.dataset.buffers import BufferPool
 from tokenmill.dataset.rows import DocumentSpan
 from tokenmill.dataset.token_source import TokenSource
 
+_NAMES: Final = ("token_ids", "labels", "document_ids", "position_ids")
+_PLACES_AT_ONCE: Final = 1 << 14
+"""So few that intermediate arrays come from memory that the process already has."""
 ENDS_AT_ONCE: Final = 1 << 16
 """Documents whose ends are looked at in one piece: half a megabyte."""
 
 
 def read_windows(
-    source: TokenSource, starts: NDArray[np.int64], *, seq_len: int, mask_boundaries: bool
+    source: TokenSource,
+    starts: NDArray[np.int64],
+    *,
+    seq_len: int,
+    pool: BufferPool,
+    mask_boundaries: bool = False,
 ) -> Batch:
     """Return one row for each start: `seq_len` inputs, each with the id after it as its label."""
     ids, breaks = source.read_windows(starts, seq_len + 1)
+    batch = empty_batch(len(starts), seq_len, pool=pool)
+    batch.token_ids[...] = ids[:, :-1]
+    batch.labels[...] = ids[:, 1:]
     rows, columns = np.divmod(breaks, seq_len + 1)
-    document_ids, position_ids = number_documents(
-        rows * seq_len + columns, columns < seq_len, shape=(len(starts), seq_len)
-    )
-    labels = ids[:, 1:].astype(np.int64)
     if mask_boundaries:
-        labels[rows, columns - 1] = IGNORED
-    return Batch(
-        token_ids=ids[:, :-1].astype(np.int64),
-        labels=labels,
-        document_ids=document_ids,
-        position_ids=position_ids,
-    )
+        batch.labels[rows, columns - 1] = IGNORED
+    inside = columns < seq_len
+    number_documents(batch, rows[inside], columns=columns[inside])
+    return batch
 
 
-def number_documents(
-    breaks: NDArray[np.int64], inside: NDArray[np.bool_], *, shape: tuple[int, int]
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Return the document ids and position ids of rows, given the flat places of breaks."""
-    num_rows, seq_len = shape
-    firsts = np.arange(0, num_rows * seq_len, seq_len)
-    bounds = np.concatenate((breaks[inside], firsts))
-    bounds.sort()
-    lengths = np.diff(bounds, append=num_rows * seq_len)
-    row_bounds = bounds.searchsorted(firsts)
-    numbers = np.arange(len(bounds)) - np.repeat(
-        row_bounds, np.diff(row_bounds, append=len(bounds))
-    )
-    document_ids = np.repeat(numbers.astype(np.int32), lengths)
-    position_ids = np.arange(num_rows * seq_len, dtype=np.int32)
-    position_ids -= np.repeat(bounds.astype(np.int32), lengths)
-    return document_ids.reshape(shape), position_ids.reshape(shape)
+def empty_batch(num_rows: int, seq_len: int, *, pool: BufferPool) -> Batch:
+    """Return a batch whose arrays hold anything."""
+    arrays = pool.empty((num_rows, seq_len), np.int64, np.int64, np.int32, np.int32)
+    return Batch(zip(_NAMES, arrays, strict=True))
+
+
+def number_documents(batch: Batch, rows: NDArray[np.int64], *, columns: NDArray[np.int64]) -> None:
+    """Fill in document ids and position ids, given where documents begin after the first column.
+
+    The places are in order of rows, then columns.
+    """
+    num_rows: int = batch.document_ids.shape[0]
+    seq_len: int = batch.document_ids.shape[1]
+    # A batch is cut into pieces, at the first column and at the places; here are their numbers.
+    row_pieces = np.searchsorted(rows, np.arange(num_rows + 1)) + np.arange(num_rows + 1)
+    pieces = np.arange(1, len(rows) + 1) + rows
+    numbers = np.zeros(row_pieces[-1], dtype=np.int32)
+    numbers[pieces] = pieces - row_pieces[rows]
+    starts = np.zeros(len(numbers), dtype=np.int32)
+    starts[pieces] = columns
+    lengths = np.diff(starts, append=np.int32(0))
+    lengths[row_pieces[1:] - 1] += seq_len
+    places = np.arange(seq_len, dtype=np.int32)
+    rows_at_once = max(1, _PLACES_AT_ONCE // seq_len)
+    for first in range(0, num_rows, rows_at_once):
+        some = slice(first, first + rows_at_once)
+        low, high = row_pieces[first], row_pieces[min(first + rows_at_once, num_rows)]
+        shape, repeats = (-1, seq_len), lengths[low:high]
+        batch.document_ids[some] = np.repeat(numbers[low:high], repeats).reshape(shape)
+        before = np.repeat(starts[low:high], repeats).reshape(shape)
+        np.subtract(places, before, out=batch.position_ids[some])
 
 
 def window_documents(source: TokenSource, start: int, stop: int) -> list[DocumentSpan]:
