@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from itertools import accumulate
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -165,12 +166,44 @@ def test_a_cut_longer_or_missing_file_is_found_at_open(store: Path, name: str):
     open_store(store, verify="off")
 
 
+@pytest.mark.parametrize("length", [0, 1, 7, 25, 42])
+def test_windows_are_the_same_as_reads_one_by_one(store: Path, length: int):
+    split = open_store(store).splits["train"]
+    starts = np.arange(42 - length, -1, -1)
+    out = np.zeros((len(starts), length), dtype=split.dtype)
+    for _ in range(2):  # shards are opened in the first round
+        split.read_windows(out, starts)
+        assert out.tolist() == [TRAIN[start : start + length] for start in starts]
+    if length:
+        with pytest.raises(IndexError, match="reach out of"):
+            split.read_windows(out, starts + 1)
+        with pytest.raises(IndexError, match="reach out of"):
+            split.read_windows(out, starts - 1)
+    with pytest.raises(TypeError, match="contiguous rows"):
+        split.read_windows(out.astype(np.int64), starts)
+
+
 def test_the_tokenizer_file_is_proved_before_it_is_given_out(store: Path):
     assert open_store(store).tokenizer_definition() == ("tokenizer.json", b'{"model": "test"}')
     (store / "tokenizer.json").write_bytes(b'{"model": "tost"}')
     for verify in ("blocks", "size", "off"):
         with pytest.raises(DamageError, match=r"tokenizer\.json: its SHA-256"):
             open_store(store, verify=verify).tokenizer_definition()
+
+
+def test_the_tokenizer_must_have_the_fingerprint_of_the_ids(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def load(data: bytes, name: str, *, special_ids: Any) -> Any:
+        assert (data, name, special_ids.eos) == (b'{"model": "test"}', "tokenizer.json", None)
+        return SimpleNamespace(fingerprint=fingerprint)
+
+    monkeypatch.setattr("tokenmill.tokenizer.load_definition", load)
+    fingerprint = open_store(store).metadata.tokenizer.fingerprint
+    assert open_store(store).tokenizer().fingerprint == fingerprint
+    fingerprint = f"sha256:{'6' * 64}"
+    with pytest.raises(DamageError, match="its fingerprint is sha256:666666666666"):
+        open_store(store).tokenizer()
 
 
 def read_elsewhere(store: Any) -> list[int]:

@@ -296,11 +296,14 @@ class Store:
 
     def tokenizer(self) -> Tokenizer:
         """Load the tokenizer that made the ids."""
-        from tokenmill.tokenizer import load_definition  # the store itself needs no tokenizer
+        # Here, so that reading ids loads no tokenizer.
+        from tokenmill.tokenizer import SpecialIds, load_definition
 
         name, data = self.tokenizer_definition()
-        tokenizer = load_definition(data, name)
-        expected = self.metadata.tokenizer.fingerprint
+        entry = self.metadata.tokenizer
+        special_ids = SpecialIds(bos=entry.bos_id, eos=entry.eos_id, pad=entry.pad_id)
+        tokenizer = load_definition(data, name, special_ids=special_ids)
+        expected = entry.fingerprint
         if tokenizer.fingerprint != expected:
             raise DamageError(
                 f"{self.path / name}: its fingerprint is {tokenizer.fingerprint[:19]}, "
