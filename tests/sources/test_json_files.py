@@ -25,7 +25,7 @@ documents = st.one_of(
     is_array=st.booleans(),
     batch_bytes=st.sampled_from([1, 2, 5, 1 << 20]),
 )
-def test_elements_come_out_as_they_went_in(  # noqa: PLR0913
+def test_elements_come_out_as_they_went_in(
     read_all, values, indent: int | None, ascii_only: bool, is_array: bool, batch_bytes: int
 ):
     if is_array:
@@ -45,7 +45,7 @@ def test_elements_come_out_as_they_went_in(  # noqa: PLR0913
 
 @settings(max_examples=200, deadline=None)
 @given(
-    content=st.lists(st.sampled_from(list('[]{},:"\\ \n1') + ['"text"', '{"text":"a"}']), max_size=12),
+    content=st.lists(st.sampled_from([*'[]{},:"\\ \n1', '"text"', '{"text":"a"}']), max_size=12),
     batch_bytes=st.sampled_from([1, 3, 1 << 20]),
 )
 def test_any_content_is_read_to_its_end_and_judged_like_the_reference(

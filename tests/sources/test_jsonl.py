@@ -63,14 +63,14 @@ def naive_read(data: bytes):
 @given(
     lines=st.lists(st.sampled_from(LINES), max_size=8),
     end=st.sampled_from([b"\n", b"\r\n"]),
-    has_bom=st.booleans(),
-    has_final_end=st.booleans(),
+    has_bom_and_final_end=st.tuples(st.booleans(), st.booleans()),
     batch_bytes=st.sampled_from([1, 16, 1 << 20]),
     step=st.integers(1, 9),
 )
-def test_lines_are_the_same_for_every_cut(  # noqa: PLR0913
-    read_all, lines, end: bytes, has_bom: bool, has_final_end: bool, batch_bytes: int, step: int
+def test_lines_are_the_same_for_every_cut(
+    read_all, lines, end: bytes, has_bom_and_final_end, batch_bytes: int, step: int
 ):
+    has_bom, has_final_end = has_bom_and_final_end
     data = b"\xef\xbb\xbf" * has_bom + end.join(lines) + end * has_final_end
     documents, rejects, num_blank = naive_read(data)
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
@@ -172,7 +172,8 @@ def test_a_nested_field_is_reached_by_its_path(read_all, tmp_path: Path):
     path = tmp_path / "a.jsonl"
     path.write_text(
         '{"a": {"b": {"c": "deep"}, "text": 1}, "text": 2}\n'
-        '{"a": {"b": {}}}\n{"a": null}\n{"a": 3}\n{"a": {"b": {"c": null}}}\n{"a": {"b": {"c": 1}}}\n',
+        '{"a": {"b": {}}}\n{"a": null}\n{"a": 3}\n'
+        '{"a": {"b": {"c": null}}}\n{"a": {"b": {"c": 1}}}\n',
         encoding="utf-8",
     )
     found = read_all(path, text_field="a.b.c")

@@ -123,7 +123,7 @@ def test_no_flipped_bit_gives_other_text_in_silence(read_all, tmp_path: Path, co
     content = "\n".join(TEXTS).encode()
     whole = COMPRESS[compression](content)
     if compression == "zst":
-        options = {zstd.CompressionParameter.checksum_flag: 1}
+        options = {int(zstd.CompressionParameter.checksum_flag): 1}
         whole = zstd.compress(content, options=options)
     path = tmp_path / f"a.txt.{compression}"
     rng = random.Random(5)
@@ -153,7 +153,7 @@ def test_a_gzip_stream_may_expand_by_any_step(tmp_path: Path):
 def test_a_hostile_header_does_not_take_memory(tmp_path: Path):
     path = tmp_path / "a.xz"
     whole = bytearray(lzma.compress(b"abc"))
-    # Block header: size, flags, filter id, size of properties, dictionary size (40 is 4 GiB), …, CRC.
+    # Block header: size, flags, filter id, size of properties, dictionary (40: 4 GiB), …, CRC.
     whole[12 + 4] = 40
     whole[12 + 8 : 12 + 12] = struct.pack("<I", zlib.crc32(whole[12 : 12 + 8]))
     path.write_bytes(whole)
@@ -170,7 +170,7 @@ def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path: Path, change
     files = find_files(settings)
     path.write_bytes(change)
     with pytest.raises(StorageError, match="5 bytes when it was listed"):
-        [*read_unit(files, cut_units(files)[0], settings)]
+        list(read_unit(files, cut_units(files)[0], settings))
 
 
 def test_a_file_that_is_gone_is_a_storage_error(tmp_path: Path):
@@ -180,4 +180,4 @@ def test_a_file_that_is_gone_is_a_storage_error(tmp_path: Path):
     files = find_files(settings)
     path.unlink()
     with pytest.raises(StorageError, match="No such file"):
-        [*read_unit(files, cut_units(files)[0], settings)]
+        list(read_unit(files, cut_units(files)[0], settings))

@@ -46,9 +46,8 @@ def naive_pieces(data: bytes, delimiter: bytes) -> list[tuple[int, bytes, bool]]
 def naive_read(data: bytes, separator: str | None):
     """Return documents, rejects and the number of blanks, the slow and simple way."""
     documents, rejects, num_blank = [], [], 0
-    for start, piece, is_closed in naive_pieces(data, (separator or "\n").encode()):
-        if separator is None and is_closed and piece.endswith(b"\r"):
-            piece = piece[:-1]
+    for start, content, is_closed in naive_pieces(data, (separator or "\n").encode()):
+        piece = content.removesuffix(b"\r") if separator is None and is_closed else content
         if start == 0:
             piece = piece.removeprefix(b"\xef\xbb\xbf")
         try:

@@ -180,7 +180,11 @@ def _check_bounds(array: Any) -> None:
         if len(used) and not 0 <= int(used.min()) <= int(used.max()) < known:
             raise pa.ArrowInvalid(f"a row points outside the dictionary of {known} values")
         return
-    binary = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
+    binary = {
+        pa.string(): pa.binary(),
+        pa.large_string(): pa.large_binary(),
+        pa.string_view(): pa.binary_view(),
+    }
     array.view(binary.get(array.type, array.type)).validate(full=True)
 
 
@@ -214,8 +218,8 @@ def _is_text(kind: Any) -> bool:
 
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    names = ("string", "large_string", "string_view", "binary", "large_binary", "binary_view")
-    return any(kind == getattr(pa, name)() for name in names if hasattr(pa, name))
+    strings = (pa.string(), pa.large_string(), pa.string_view())
+    return kind in (*strings, pa.binary(), pa.large_binary(), pa.binary_view())
 
 
 def _leaf(batch: Any, path: list[str]) -> Any:

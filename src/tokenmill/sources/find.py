@@ -106,11 +106,6 @@ def _check_readable(info: FileInfo, format_name: str, *, compression: str) -> No
             f"{info.path}: {format_name} files are compressed inside; this one is once more",
             hint=f"unpack it first, for example with `{compression}` tools",
         )
-    if not info.size and os.path.exists(info.path) and not os.path.isfile(info.path):  # noqa: PTH110, PTH113
-        raise ConfigError(
-            f"{info.path}: is not a regular file",
-            hint="input is read more than once, so a pipe cannot serve: write a file first",
-        )
 
 
 def _source_file(
