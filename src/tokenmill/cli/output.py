@@ -10,8 +10,7 @@ import msgspec
 
 from tokenmill.pipeline import Outcome
 from tokenmill.progress import count, duration
-from tokenmill.store import Metadata, VerifyReport
-from tokenmill.store.summary import store_text
+from tokenmill.store import Metadata, VerifyReport, store_text
 
 
 def print_json(value: Any) -> None:

@@ -71,7 +71,8 @@ def chosen_tokens(part: Part, chosen: NDArray[np.bool_], *, start: int, stop: in
 def clip_rows(rows: NDArray[np.void], start: int, stop: int, *, last: bool) -> NDArray[np.void]:
     """Keep documents that end in (start, stop]; at the end of a split, also the one cut there."""
     ends = rows["end"]
-    first, after = np.searchsorted(ends, [start, stop], side="right").tolist()
+    bounds = np.array([start, stop], dtype=np.uint64)  # as floats, large ones would be rounded
+    first, after = np.searchsorted(ends, bounds, side="right").tolist()
     if last and after < len(rows) and (after == 0 or ends[after - 1] < stop):
         after += 1
     kept = rows[first:after]

@@ -19,6 +19,7 @@ from tokenmill.pipeline.parts import Receipt, SourceCount, read_rejects
 from tokenmill.pipeline.plan import RunPlan
 from tokenmill.sources import Reject
 from tokenmill.store import (
+    REJECTS_NAME,
     Counts,
     FileEntry,
     Metadata,
@@ -28,7 +29,6 @@ from tokenmill.store import (
     write_metadata,
     write_tokenizer,
 )
-from tokenmill.store.format import REJECTS_NAME
 from tokenmill.tokenizer import Tokenizer
 
 _LIBRARIES = ("tokenmill", "numpy", "fastokens", "tokenizers")

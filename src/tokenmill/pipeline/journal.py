@@ -22,8 +22,15 @@ from tokenmill.files import atomic_write
 from tokenmill.pipeline.parts import Receipt, read_receipt
 from tokenmill.pipeline.plan import RECORD_NAME, RunRecord
 from tokenmill.progress import Event
-from tokenmill.store import ShardEntry
-from tokenmill.store import format as layout
+from tokenmill.store import (
+    BLOCKS_FOLDER,
+    DOCS_FOLDER,
+    RUN_FOLDER,
+    ShardEntry,
+    blocks_path,
+    docs_path,
+    shard_path,
+)
 
 PROGRESS_SECONDS = 2.0
 
@@ -42,7 +49,7 @@ class Journal:
 
     def __init__(self, output: Path) -> None:
         self.output = output
-        self.folder = output / layout.RUN_FOLDER
+        self.folder = output / RUN_FOLDER
         self.parts = self.folder / "parts"
         self.shards = self.folder / "shards"
         self.lock = self.folder / "lock"
@@ -122,10 +129,10 @@ class Journal:
                 path.unlink(missing_ok=True)
         folders = (
             "",
-            layout.DOCS_FOLDER,
-            layout.BLOCKS_FOLDER,
-            layout.RUN_FOLDER,
-            f"{layout.RUN_FOLDER}/shards",
+            DOCS_FOLDER,
+            BLOCKS_FOLDER,
+            RUN_FOLDER,
+            f"{RUN_FOLDER}/shards",
         )
         for folder in folders:
             for path in (self.output / folder).glob(".*.partial"):
@@ -165,8 +172,8 @@ class Journal:
     def _sizes_agree(self, shard: FinishedShard) -> bool:
         split, index, entry = shard.split, shard.index, shard.entry
         places = (
-            (layout.shard_path(self.output, split, index=index), entry.shard),
-            (layout.docs_path(self.output, split, index=index), entry.docs),
-            (layout.blocks_path(self.output, split, index=index), entry.blocks),
+            (shard_path(self.output, split, index=index), entry.shard),
+            (docs_path(self.output, split, index=index), entry.docs),
+            (blocks_path(self.output, split, index=index), entry.blocks),
         )
         return all(path.is_file() and path.stat().st_size == file.bytes for path, file in places)

@@ -42,8 +42,15 @@ from tokenmill.pipeline.shuffled import (
 from tokenmill.pipeline.unit import UnitTask, tokenize_unit
 from tokenmill.progress import Event, Report, silent
 from tokenmill.sources import Unit
-from tokenmill.store import Metadata, Store, open_store, read_metadata, write_tokenizer
-from tokenmill.store.format import METADATA_NAME, RUN_FOLDER
+from tokenmill.store import (
+    METADATA_NAME,
+    RUN_FOLDER,
+    Metadata,
+    Store,
+    open_store,
+    read_metadata,
+    write_tokenizer,
+)
 from tokenmill.tokenizer import Tokenizer, load_tokenizer
 
 WAVE_BYTES = 16 << 30

@@ -11,8 +11,7 @@ from tokenmill.errors import NotAStoreError
 from tokenmill.files import is_locked
 from tokenmill.pipeline.journal import Journal
 from tokenmill.progress import count, duration
-from tokenmill.store import read_metadata
-from tokenmill.store.format import METADATA_NAME
+from tokenmill.store import METADATA_NAME, read_metadata
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
