@@ -34,6 +34,8 @@ class TokenSource(Protocol):
     dtype: np.dtype[Any]
     eos_id: int | None
     """The id that closes documents; None when none does."""
+    pad_id: int
+    """The id of padding: the tokenizer's own, else EOS, else 0."""
     vocab_size: int | None
     """Size of the id space; None when nothing tells it."""
     num_files: int
@@ -72,6 +74,7 @@ class StoreSource:
         self.num_files = len(entry.shards)
         self.dtype = store.dtype
         self.eos_id = store.metadata.eos_id
+        self.pad_id = choose_pad_id(store.metadata.tokenizer.pad_id, self.eos_id)
         self.vocab_size: int | None = store.metadata.tokenizer.num_ids
         counts = [shard.num_documents for shard in entry.shards]
         self._first_documents = np.cumsum([0, *counts], dtype=np.int64)
@@ -106,3 +109,10 @@ class StoreSource:
     def document_at(self, token: int) -> int:
         """Return the number of the document that a token belongs to."""
         return self.split.document_at(token)
+
+
+def choose_pad_id(pad_id: int | None, eos_id: int | None) -> int:
+    """Return the id that fills rows up; any would do, since padding is masked."""
+    if pad_id is not None:
+        return pad_id
+    return 0 if eos_id is None else eos_id

@@ -1,106 +1,138 @@
-"""Rows that are windows of the token stream: what `concat` and `sliding` have in common."""
+"""Packings `concat` and `sliding`: rows are windows of the stream of tokens, at a fixed distance.
+
+`concat` cuts the stream into rows that overlap by one id:
+
+    tokens   a b c d e f g h i j        seq_len 3
+    row 0    a b c d                    inputs a b c, labels b c d
+    row 1          d e f g
+    row 2                g h i j
+
+So every token is an input once and a target once an epoch; only the first has nobody to predict it,
+and the last nothing to predict. Tokens after the last whole row are dropped and counted, or padded.
+
+`sliding` begins a row at every token, or at every `stride`-th: with stride 1 there are
+`num_tokens - seq_len` rows, and a token is an input up to `seq_len` times.
+"""
 
 from __future__ import annotations
-
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tokenmill.dataset.batch import IGNORED, Batch
 from tokenmill.dataset.buffers import BufferPool
-from tokenmill.dataset.rows import DocumentSpan
+from tokenmill.dataset.documents import all_document_ends, document_span, documents_between
+from tokenmill.dataset.numbering import empty_batch, number_documents
+from tokenmill.dataset.pieces import Pieces, read_pieces
+from tokenmill.dataset.rows import Accounting, DocumentSpan, check_indices
 from tokenmill.dataset.token_source import TokenSource
 
-_NAMES: Final = ("token_ids", "labels", "document_ids", "position_ids")
-_PLACES_AT_ONCE: Final = 1 << 14
-"""So few that intermediate arrays come from memory that the process already has."""
-ENDS_AT_ONCE: Final = 1 << 16
-"""Documents whose ends are looked at in one piece: half a megabyte."""
 
+class WindowRows:
+    """Row `i` has the tokens from `i * stride` on, and one more for its last label.
 
-def read_windows(
-    source: TokenSource,
-    starts: NDArray[np.int64],
-    *,
-    seq_len: int,
-    pool: BufferPool,
-    mask_boundaries: bool = False,
-) -> Batch:
-    """Return one row for each start: `seq_len` inputs, each with the id after it as its label."""
-    ids, breaks = source.read_windows(starts, seq_len + 1)
-    batch = empty_batch(len(starts), seq_len, pool=pool)
-    batch.token_ids[...] = ids[:, :-1]
-    batch.labels[...] = ids[:, 1:]
-    rows, columns = np.divmod(breaks, seq_len + 1)
-    if mask_boundaries:
-        batch.labels[rows, columns - 1] = IGNORED
-    inside = columns < seq_len
-    number_documents(batch, rows[inside], columns=columns[inside])
-    return batch
-
-
-def empty_batch(num_rows: int, seq_len: int, *, pool: BufferPool) -> Batch:
-    """Return a batch whose arrays hold anything."""
-    arrays = pool.empty((num_rows, seq_len), np.int64, np.int64, np.int32, np.int32)
-    return Batch(zip(_NAMES, arrays, strict=True))
-
-
-def number_documents(batch: Batch, rows: NDArray[np.int64], *, columns: NDArray[np.int64]) -> None:
-    """Fill in document ids and position ids, given where documents begin after the first column.
-
-    The places are in order of rows, then columns.
+    `concat` is a stride of `seq_len`. With `pad_last`, tokens after the last whole row make one
+    more row, filled up with padding.
     """
-    num_rows: int = batch.document_ids.shape[0]
-    seq_len: int = batch.document_ids.shape[1]
-    # A batch is cut into pieces, at the first column and at the places; here are their numbers.
-    row_pieces = np.searchsorted(rows, np.arange(num_rows + 1)) + np.arange(num_rows + 1)
-    pieces = np.arange(1, len(rows) + 1) + rows
-    numbers = np.zeros(row_pieces[-1], dtype=np.int32)
-    numbers[pieces] = pieces - row_pieces[rows]
-    starts = np.zeros(len(numbers), dtype=np.int32)
-    starts[pieces] = columns
-    lengths = np.diff(starts, append=np.int32(0))
-    lengths[row_pieces[1:] - 1] += seq_len
-    places = np.arange(seq_len, dtype=np.int32)
-    rows_at_once = max(1, _PLACES_AT_ONCE // seq_len)
-    for first in range(0, num_rows, rows_at_once):
-        some = slice(first, first + rows_at_once)
-        low, high = row_pieces[first], row_pieces[min(first + rows_at_once, num_rows)]
-        shape, repeats = (-1, seq_len), lengths[low:high]
-        batch.document_ids[some] = np.repeat(numbers[low:high], repeats).reshape(shape)
-        before = np.repeat(starts[low:high], repeats).reshape(shape)
-        np.subtract(places, before, out=batch.position_ids[some])
 
+    def __init__(
+        self,
+        source: TokenSource,
+        *,
+        seq_len: int,
+        stride: int,
+        mask_boundaries: bool = False,
+        pad_last: bool = False,
+    ) -> None:
+        self.source = source
+        self.seq_len = seq_len
+        self.stride = stride
+        self.mask_boundaries = mask_boundaries
+        self.pad_last = pad_last
+        reach = source.num_tokens - 1  # the last token can only be a label
+        if pad_last:
+            self.num_rows = max(0, -(-reach // stride))
+        else:
+            self.num_rows = max(0, (reach - seq_len) // stride + 1)
+        self._pool = BufferPool()
 
-def window_documents(source: TokenSource, start: int, stop: int) -> list[DocumentSpan]:
-    """Return the documents that have tokens from `start` to `stop`."""
-    spans: list[DocumentSpan] = []
-    document, token = source.document_at(start), start
-    while token < stop:
-        end = min(int(source.document_ends(document, document + 1)[0]), stop)
-        if end > token:
-            spans.append(
-                DocumentSpan(document=document, start=token, stop=end, offset=token - start)
-            )
-        document, token = document + 1, end
-    return spans
+    def read(self, indices: NDArray[np.int64]) -> Batch:
+        """Return the rows with these numbers."""
+        starts = check_indices(indices, self.num_rows) * self.stride
+        return self._read_padded(starts) if self.pad_last else self._read(starts)
 
+    def accounting(self) -> Accounting:
+        """Return what becomes of every token in an epoch."""
+        num_rows, seq_len, num_tokens = self.num_rows, self.seq_len, self.source.num_tokens
+        last_start = (num_rows - 1) * self.stride
+        if self.stride > seq_len:  # there are tokens between the rows
+            num_used, num_distinct = num_rows * (seq_len + 1), num_rows * seq_len
+        else:
+            num_used = last_start + seq_len + 1
+            num_distinct = num_used - 1
+        num_padded = max(0, last_start + seq_len - num_tokens) if self.pad_last else 0
+        num_used = min(num_used, num_tokens)
+        ends_in_padding = self.pad_last and last_start + seq_len >= num_tokens
+        return Accounting(
+            num_rows=num_rows,
+            seq_len=seq_len,
+            num_tokens=num_tokens,
+            num_used=num_used,
+            num_dropped=num_tokens - num_used,
+            num_truncated=0,
+            num_repeated=num_rows * seq_len - num_distinct,
+            num_padded=num_padded,
+            num_masked=ends_in_padding + (self._count_boundaries() if self.mask_boundaries else 0),
+        )
 
-def document_span(source: TokenSource, document: int) -> tuple[int, int]:
-    """Return the first token of a document and the one after its last."""
-    if not 0 <= document < source.num_documents:
-        raise IndexError(f"document {document} is outside [0, {source.num_documents})")
-    ends = source.document_ends(max(document - 1, 0), document + 1)
-    return (int(ends[0]) if document else 0), int(ends[-1])
+    def documents(self, index: int) -> list[DocumentSpan]:
+        """Return the documents of which a row has inputs."""
+        start = int(check_indices(np.array([index]), self.num_rows)[0]) * self.stride
+        stop = min(start + self.seq_len, self.source.num_tokens)
+        return documents_between(self.source, start, stop)
 
+    def rows_of(self, document: int) -> NDArray[np.int64]:
+        """Return the numbers of the rows that have inputs of a document."""
+        start, stop = document_span(self.source, document)
+        first = max(0, -(-(start - self.seq_len + 1) // self.stride))
+        last = min((stop - 1) // self.stride, self.num_rows - 1)
+        return np.arange(first, last + 1 if start < stop else first)
 
-def count_breaks(source: TokenSource, stop: int) -> int:
-    """Return at how many of the tokens 1 to `stop` a document begins; reads all document ends."""
-    total, last = 0, 0
-    for first in range(0, source.num_documents, ENDS_AT_ONCE):
-        ends = source.document_ends(first, min(first + ENDS_AT_ONCE, source.num_documents))
-        changed = np.diff(ends, prepend=last) > 0  # a document without tokens repeats an end
-        total += int(np.count_nonzero(changed & (ends < stop)))
-        last = int(ends[-1])
-    return total
+    def _read(self, starts: NDArray[np.int64]) -> Batch:
+        ids, breaks = self.source.read_windows(starts, self.seq_len + 1)
+        batch = empty_batch(len(starts), self.seq_len, pool=self._pool)
+        batch.token_ids[...] = ids[:, :-1]
+        batch.labels[...] = ids[:, 1:]
+        rows, columns = np.divmod(breaks, self.seq_len + 1)
+        if self.mask_boundaries:
+            batch.labels[rows, columns - 1] = IGNORED
+        inside = columns < self.seq_len
+        number_documents(batch, rows[inside], columns=columns[inside])
+        return batch
+
+    def _read_padded(self, starts: NDArray[np.int64]) -> Batch:
+        """Read rows of which one may reach past the last token: from their documents one by one."""
+        stops = np.minimum(starts + self.seq_len + 1, self.source.num_tokens)
+        found = [
+            (row, span.start, span.stop - span.start)
+            for row, (start, stop) in enumerate(zip(starts.tolist(), stops.tolist(), strict=True))
+            for span in documents_between(self.source, start, stop)
+        ]
+        return read_pieces(
+            self.source,
+            Pieces(*np.array(found, dtype=np.int64).reshape(-1, 3).T),
+            shape=(len(starts), self.seq_len),
+            pool=self._pool,
+            mask_boundaries=self.mask_boundaries,
+        )
+
+    def _count_boundaries(self) -> int:
+        """Return how many labels are the first token of a document; reads all document ends."""
+        total = 0
+        for before, ends in all_document_ends(self.source):
+            begun = ends[np.diff(ends, prepend=before) > 0]  # without tokens, it repeats an end
+            begun = begun[begun < self.source.num_tokens]
+            first = np.maximum(0, -(-(begun - self.seq_len) // self.stride))
+            last = np.minimum((begun - 1) // self.stride, self.num_rows - 1)
+            total += int(np.maximum(0, last - first + 1).sum())
+        return total
