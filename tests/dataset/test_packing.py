@@ -16,7 +16,7 @@ from tokenmill.dataset.batch import IGNORED, PADDING, Batch
 from tokenmill.dataset.packing import open_rows
 from tokenmill.dataset.rows import Rows
 from tokenmill.dataset.token_source import StoreSource
-from tokenmill.errors import ConfigError
+from tokenmill.errors import ConfigError, DamageError
 from tokenmill.store import open_store
 
 BuildStore = Callable[..., Any]
@@ -215,7 +215,7 @@ EXPECTED = {
 def test_a_context_longer_than_the_store_is_refused(tmp_path: Path, build_store: BuildStore):
     build_store(tmp_path, [[2, 3, 1]])
     source = StoreSource(open_store(tmp_path))
-    with pytest.raises(ConfigError, match="3 tokens make no row.*context of 3 needs 4"):
+    with pytest.raises(ConfigError, match=r"3 tokens make no row.*context of 3 needs 4"):
         open_rows(source, seq_len=3)
     assert open_rows(source, seq_len=2).num_rows == 1
 
@@ -244,8 +244,9 @@ def test_settings_that_make_no_sense_are_refused(
     options: dict[str, Any], tmp_path: Path, build_store: BuildStore
 ):
     build_store(tmp_path, [[2, 3, 4, 5, 1]])
+    values: dict[str, Any] = {"seq_len": 2, **options}
     with pytest.raises(ConfigError):
-        open_rows(StoreSource(open_store(tmp_path)), **({"seq_len": 2} | options))
+        open_rows(StoreSource(open_store(tmp_path)), **values)
 
 
 @pytest.mark.parametrize("index", [-1, 2])
