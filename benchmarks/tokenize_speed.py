@@ -10,7 +10,9 @@ Four kinds of measurement, all with the GPT-2 vocabulary and the input in the pa
 * peers: see peers.py; a smaller sample, because they are slow.
 
 Rounds are interleaved, so that a noisy minute hits all of them; the best of three counts. MB/s are
-millions of UTF-8 bytes of document text a second, whatever the size of the file around it.
+millions of UTF-8 bytes of document text a second, whatever the size of the file around it. MB/s of
+processor time, summed over threads, are given as well: a busy machine disturbs them less. Wall times
+from a machine on which other programs run are worth nothing; `load` in the results tells.
 
     python benchmarks/tokenize_speed.py --data benchmarks/data --peers
 """
@@ -26,6 +28,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -39,6 +42,13 @@ PEER_GOAL = 20
 BATCH_BYTES = 1 << 20
 
 
+class Speed(NamedTuple):
+    """MB of text by wall time and by processor time."""
+
+    mb_per_second: float
+    mb_per_cpu_second: float
+
+
 def main() -> None:
     """Measure everything that was asked for, then print the ratios."""
     arguments = _arguments()
@@ -49,15 +59,21 @@ def main() -> None:
     facts = corpus_facts(arguments.data)
     cases = [f"{k}:{f}" for f in arguments.formats for k in ("encoder", "command", "call")]
     rounds = [{c: _measure(c, arguments) for c in cases} for _ in range(arguments.repeats)]
-    results = {case: max(speeds[case] for speeds in rounds) for case in cases}
+    results = {
+        case: Speed(*map(max, zip(*(speeds[case] for speeds in rounds), strict=True)))
+        for case in cases
+    }
     for case, speed in results.items():
         kind, _, name = case.partition(":")
         settings = {"workers": arguments.workers, "best_of": arguments.repeats, **facts}
-        report("tokenize_speed", kind=kind, format=name, mb_per_second=speed, settings=settings)
+        report("tokenize_speed", kind=kind, format=name, **speed._asdict(), settings=settings)
     peers: dict[str, float] = {}
     if arguments.peers:
         found = measure_peers(
-            arguments.data, sample_mb=arguments.peer_mb, workers=arguments.workers
+            arguments.data,
+            sample_mb=arguments.peer_mb,
+            workers=arguments.workers,
+            repeats=arguments.repeats,
         )
         peers = {item["peer"]: item["mb_per_second"] for item in found}
     _print_summary(results, peers, formats=arguments.formats)
@@ -75,22 +91,24 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _measure(case: str, arguments: argparse.Namespace) -> float:
-    """Run one case once and return its MB/s."""
+def _measure(case: str, arguments: argparse.Namespace) -> Speed:
+    """Run one case once, in a fresh process."""
     kind, _, name = case.partition(":")
     source = arguments.data / f"docs.{name}"
     warm(source)
-    output = arguments.data / f"out-{os.getpid()}"
-    shutil.rmtree(output, ignore_errors=True)
-    try:
-        if kind == "command":
+    if kind == "command":
+        output = arguments.data / f"out-{os.getpid()}"
+        try:
             finished = run_tokenize(source, output, workers=arguments.workers)
-            return _text_bytes(arguments.data, name) / 1e6 / finished.seconds
+        finally:
+            shutil.rmtree(output, ignore_errors=True)
+        seconds, cpu_seconds = finished.seconds, finished.cpu_seconds
+    else:
         program = [sys.executable, __file__, "--child", case, "--data", arguments.data]
         finished = run([*program, "--workers", str(arguments.workers)])
-        return float(json.loads(finished.stdout.splitlines()[-1]))
-    finally:
-        shutil.rmtree(output, ignore_errors=True)
+        seconds, cpu_seconds = json.loads(finished.stdout.splitlines()[-1])
+    megabytes = _text_bytes(arguments.data, name) / 1e6
+    return Speed(megabytes / seconds, megabytes / cpu_seconds)
 
 
 def run_tokenize(
@@ -103,34 +121,34 @@ def run_tokenize(
     return run(command, sample_memory=sample_memory)
 
 
-def _encode(arguments: argparse.Namespace, name: str) -> float:
-    """Encode all documents, already in memory, and return the MB/s: the ceiling for the command."""
+def _encode(arguments: argparse.Namespace, name: str) -> tuple[float, float]:
+    """Encode all documents, already in memory: the ceiling for the command."""
     from tokenmill.tokenizer import load_tokenizer
 
     batches = list(_batches(_texts(arguments.data, name)))
     tokenizer = load_tokenizer("gpt2")
-    start = time.perf_counter()
+    start, cpu_start = time.perf_counter(), time.process_time()
     with ThreadPoolExecutor(arguments.workers) as pool:
         results = list(pool.map(tokenizer.encode_batch, batches))
-    seconds = time.perf_counter() - start
+    seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
     assert sum(len(offsets) - 1 for _, offsets in results) == sum(map(len, batches))
-    return _text_bytes(arguments.data, name) / 1e6 / seconds
+    return seconds, cpu_seconds
 
 
-def _call(arguments: argparse.Namespace, name: str) -> float:
-    """Tokenize by a call from Python and return the MB/s; imports and tokenizer loading count."""
+def _call(arguments: argparse.Namespace, name: str) -> tuple[float, float]:
+    """Tokenize by a call from Python; imports and loading the tokenizer count."""
     output = arguments.data / f"out-{os.getpid()}"
-    start = time.perf_counter()
+    start, cpu_start = time.perf_counter(), time.process_time()
     import tokenmill
 
     try:
         tokenmill.tokenize(arguments.data / f"docs.{name}", output, workers=arguments.workers)
-        return _text_bytes(arguments.data, name) / 1e6 / (time.perf_counter() - start)
+        return time.perf_counter() - start, time.process_time() - cpu_start
     finally:
         shutil.rmtree(output, ignore_errors=True)
 
 
-CHILDREN: dict[str, Callable[[argparse.Namespace, str], float]] = {
+CHILDREN: dict[str, Callable[[argparse.Namespace, str], tuple[float, float]]] = {
     "encoder": _encode,
     "call": _call,
 }
@@ -169,25 +187,26 @@ def _text_bytes(data: Path, name: str) -> int:
 
 
 def _print_summary(
-    results: dict[str, float], peers: dict[str, float], *, formats: list[str]
+    results: dict[str, Speed], peers: dict[str, float], *, formats: list[str]
 ) -> None:
-    rows: list[tuple[object, ...]] = [
-        ("format", "encoder MB/s", "command MB/s", "call MB/s", "command/encoder", "goal", "")
-    ]
+    head = ("format", "encoder MB/s", "command MB/s", "call MB/s", "command/encoder", "goal")
+    rows: list[tuple[object, ...]] = [(*head, "by CPU time", "")]
     for name in formats:
-        encoder, command, call = (results[f"{k}:{name}"] for k in ("encoder", "command", "call"))
-        verdict = "ok" if command / encoder >= GOALS[name] else "below the goal"
-        speeds = [f"{value:.0f}" for value in (encoder, command, call)]
-        rows.append((name, *speeds, f"{command / encoder:.0%}", f"{GOALS[name]:.0%}", verdict))
+        speeds = [results[f"{kind}:{name}"] for kind in ("encoder", "command", "call")]
+        ratio, cpu_ratio = (speeds[1][i] / speeds[0][i] for i in (0, 1))
+        verdict = "ok" if ratio >= GOALS[name] else "below the goal"
+        cells = [f"{speed.mb_per_second:.0f}" for speed in speeds]
+        shares = (f"{ratio:.0%}", f"{GOALS[name]:.0%}", f"{cpu_ratio:.0%}")
+        rows.append((name, *cells, *shares, verdict))
     print_table(rows)
     if not peers or "jsonl" not in formats:
         return
     print(file=sys.stderr)
-    command = results["command:jsonl"]
+    ours = results["command:jsonl"].mb_per_second
     rows = [("peer (JSONL)", "MB/s", "tokenmill is faster by", "goal", "")]
     for peer, speed in peers.items():
-        verdict = "ok" if command / speed >= PEER_GOAL else "below the goal"
-        rows.append((peer, f"{speed:.2f}", f"{command / speed:.0f}x", f"{PEER_GOAL}x", verdict))
+        verdict = "ok" if ours / speed >= PEER_GOAL else "below the goal"
+        rows.append((peer, f"{speed:.2f}", f"{ours / speed:.0f}x", f"{PEER_GOAL}x", verdict))
     print_table(rows)
 
 
