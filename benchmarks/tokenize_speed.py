@@ -11,8 +11,8 @@ Four kinds of measurement, all with the GPT-2 vocabulary and the input in the pa
 
 Rounds are interleaved, so that a noisy minute hits all of them; the best of three counts. MB/s are
 millions of UTF-8 bytes of document text a second, whatever the size of the file around it. MB/s of
-processor time, summed over threads, are given as well: a busy machine disturbs them less. Wall times
-from a machine on which other programs run are worth nothing; `load` in the results tells.
+processor time, summed over threads, are given as well: a busy machine disturbs them less. Wall
+times from a machine on which other programs run are worth nothing; `load` in the results tells.
 
     python benchmarks/tokenize_speed.py --data benchmarks/data --peers
 """
