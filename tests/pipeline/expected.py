@@ -1,4 +1,4 @@
-"""An independent, slow and simple statement of what a store must hold, to compare real stores with."""
+"""An independent, slow and simple statement of what a store must hold."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ExpectedSplit:
     num_bytes: int = 0
 
 
-def expected_splits(
+def expected_splits(  # noqa: PLR0913  (the settings of a run)
     documents: list[tuple[int, int, str]],
     encode: Callable[[str], list[int]],
     *,
@@ -30,10 +30,9 @@ def expected_splits(
 ) -> dict[str, ExpectedSplit]:
     """Return the splits that `documents`, (source, position, text) in input order, must give."""
     hashes = [xxhash.xxh3_64(text.encode()).intdigest() for _, _, text in documents]
+    threshold = int(val_ratio * 2**64)
     if val_documents:
         threshold = sorted(hashes)[val_documents - 1] + 1
-    else:
-        threshold = int(val_ratio * 2**64)
     order = list(range(len(documents)))
     if shuffle is not None:
         order.sort(key=lambda i: (shuffle_key(*documents[i][:2], seed=shuffle), i))

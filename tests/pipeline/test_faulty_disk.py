@@ -1,10 +1,11 @@
-"""Promise 3 on bad storage: a full disk, faults and lost writes end with exit 5 and lose nothing."""
+"""Promise 3 on bad storage: a full disk, faults and lost writes: exit 5, and nothing is lost."""
 
 from __future__ import annotations
 
 import resource
 import signal
 import subprocess
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,10 @@ FAULTS = [
 ]
 
 
+SHARES = defaultdict(lambda: (4, 8, 12, 16), openat=(17, 18, 19, 20))
+"""Places in twentieths of the calls; the first files to be opened belong to Python."""
+
+
 @needs_strace
 @pytest.mark.parametrize(("call", "fault"), FAULTS)
 def test_a_fault_ends_with_exit_5_and_the_run_continues(
@@ -33,9 +38,8 @@ def test_a_fault_ends_with_exit_5_and_the_run_continues(
     total = count_calls(command(corpus, whole, tiny_tokenizer), tmp_path)[call]
     digest = tokenmill.open_store(whole).digest
     output, num_faults = tmp_path / "store", 0
-    # From the end, since the first files to be opened belong to Python. Which thread makes how many
-    # calls differs from run to run, so a place may be missed: some must be hit.
-    for place in {max(total - back * total // 40, 1) for back in (0, 1, 4, 8)}:
+    # Which thread makes how many calls differs from run to run: not every place need be hit.
+    for place in {max(total * share // 20, 1) for share in SHARES[call]}:
         inject = f"{call}:{fault}:when={place}"
         done = run(command(corpus, output, tiny_tokenizer), inject=inject)
         assert "Traceback" not in done.stderr
@@ -45,8 +49,9 @@ def test_a_fault_ends_with_exit_5_and_the_run_continues(
         num_faults += 1
         assert done.returncode == 5, done.stderr
         if "tokenmill: " in done.stderr:  # the message itself can fall victim to a failing write
-            assert str(tmp_path) in done.stderr
-        assert not (output / "metadata.json").exists()
+            assert "tokenmill: /" in done.stderr  # the path comes first
+        if (output / "metadata.json").exists():  # it failed while it cleaned up behind itself
+            assert tokenmill.open_store(output).digest == digest
     assert num_faults
     run(command(corpus, output, tiny_tokenizer)).check_returncode()
     assert tokenmill.open_store(output).digest == digest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -83,7 +84,7 @@ def _show_document(store: Store, index: int, *, split: str, limit: int | None) -
     ids = found.ids[:limit].tolist()
     added = {store.metadata.bos_id, store.metadata.eos_id}
     special = [place for place, token in enumerate(ids) if token in added]
-    color = click.get_text_stream("stdout").isatty()
+    color = sys.stdout.isatty()
     place = f"from {found.source} at {found.position:,}"
     click.echo(f"\ndocument {index:,}: {len(found.ids):,} tokens, {place}")
     click.echo(render_tokens([tokenizer.token_bytes(i) for i in ids], special=special, color=color))

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from tokenmill.errors import DamageError
-from tokenmill.files import atomic_write
+from tokenmill.files import atomic_write, storage_error
 from tokenmill.pipeline.parts import Receipt, read_receipt
 from tokenmill.pipeline.plan import RECORD_NAME, RunRecord
 from tokenmill.progress import Event
@@ -152,8 +152,11 @@ class Journal:
             msgspec.json.encode({"time": round(time.time(), 3), "pid": os.getpid(), **fields})
             + b"\n"
         )
-        with self.events.open("ab", buffering=0) as file:
-            file.write(line)
+        try:
+            with self.events.open("ab", buffering=0) as file:
+                file.write(line)
+        except OSError as error:
+            raise storage_error(error, self.events) from error
 
     def log_progress(self, event: Event) -> None:
         """Append how far the run is, every few seconds and at the end."""
