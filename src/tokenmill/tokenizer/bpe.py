@@ -35,7 +35,7 @@ class AddedToken(msgspec.Struct, frozen=True, kw_only=True):
 class ByteLevelBpe:
     """A byte-level BPE, complete: ids, texts and every file form follow from these fields."""
 
-    tokens: Mapping[int, bytes]
+    tokens: dict[int, bytes]
     """The bytes of every ordinary token by id, in the order of the ids; holes are allowed."""
     merges: NDArray[np.uint32]
     """Pairs of ids, shape (num_merges, 2), the one that is merged first first."""
@@ -47,30 +47,30 @@ class ByteLevelBpe:
     """A word that is a token as a whole becomes that token, even if no merges lead there."""
 
     def __post_init__(self) -> None:
+        if len(set(self.tokens.values())) != len(self.tokens):
+            raise TokenizerError("two ids stand for the same bytes")
         missing = 256 - sum(len(token) == 1 for token in self.tokens.values())
         if missing:
             raise TokenizerError(
                 f"{missing} of the 256 single bytes are not in the vocabulary",
                 hint="a byte-level tokenizer needs all of them, or some texts have no ids",
             )
+        if np.any(np.diff(np.fromiter(self.tokens, dtype=np.int64)) <= 0):
+            raise TokenizerError("the tokens are not in the order of their ids")
         contents: dict[int, bytes] = {}
         for added in self.added:
             content = added.content.encode()
             taken = contents.setdefault(added.id, self.tokens.get(added.id, content))
             if taken != content:
-                raise TokenizerError(
-                    f"two tokens have the id {added.id}: {taken!r} and {content!r}"
-                )
-        lowest = min([*self.tokens, *contents])
+                raise TokenizerError(f"the id {added.id} stands for both {taken!r} and {content!r}")
+        lowest = min(next(iter(self.tokens)), *contents, MAX_ID)
         if lowest < 0 or self.num_ids > MAX_ID + 1:
-            raise TokenizerError(
-                f"ids run from {lowest} to {self.num_ids - 1}; 2**32 - 1 is the most"
-            )
+            raise TokenizerError(f"ids run from {lowest} to {self.num_ids - 1}; expected 32 bits")
 
     @property
     def num_ids(self) -> int:
         """The highest id plus one, special tokens included."""
-        return 1 + max([*self.tokens, *(token.id for token in self.added)])
+        return 1 + max(next(reversed(self.tokens)), *(token.id for token in self.added), 0)
 
 
 def special_tokens(contents: Mapping[str, int]) -> tuple[AddedToken, ...]:

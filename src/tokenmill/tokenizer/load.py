@@ -73,9 +73,9 @@ def load_tokenizer(
         if vocab is None or merges is None or name_or_path is not None:
             raise TokenizerError("give a vocabulary and its merges together, and no other name")
         return _build(read_pair(Path(vocab), Path(merges), options), str(vocab), None)
-    if name_or_path is None:
+    name = "" if name_or_path is None else str(name_or_path)
+    if not name:
         raise TokenizerError("no tokenizer given", hint="give a name such as gpt2, or a path")
-    name = str(name_or_path)
     content, folder = _find(name, options)
     return _build(content, name, folder)
 

@@ -83,10 +83,13 @@ def _find_in_files(role: str, named: Mapping[str, int], folder: Path | None) -> 
         return _NOT_SAID
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         config = read_json_object(folder / name)
-        token = config.get(f"{role}_token", _NOT_SAID)
-        text = token.get("content") if isinstance(token, dict) else token
-        if text is None or text in named:
-            return None if text is None else named[text]
+        if f"{role}_token" in config:
+            token = config[f"{role}_token"]
+            text = token.get("content") if isinstance(token, dict) else token
+            if text is None:
+                return None
+            if isinstance(text, str) and text in named:
+                return named[text]
     token_id = read_json_object(folder / "generation_config.json").get(f"{role}_token_id")
     if isinstance(token_id, list):
         token_id = token_id[0] if token_id else None
