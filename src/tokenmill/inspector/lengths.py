@@ -103,7 +103,8 @@ def lengths_svg(histogram: LengthHistogram, *, title: str) -> str:
 def _summary(histogram: LengthHistogram) -> str:
     return (
         f"{histogram.num_documents:,} documents in {escape(histogram.split)}: "
-        f"mean {histogram.mean:,.0f} tokens, median about {histogram.median:,}, longest {histogram.longest:,}"
+        f"mean {histogram.mean:,.0f} tokens, median about {histogram.median:,}, "
+        f"longest {histogram.longest:,}"
     )
 
 

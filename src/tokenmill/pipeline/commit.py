@@ -88,7 +88,7 @@ def _split_entries(
 def _source_entries(
     plan: RunPlan, receipts: list[Receipt], *, counts: list[SourceCount]
 ) -> tuple[SourceEntry, ...]:
-    documents, tokens, num_bytes, rejected = Counter(), Counter(), Counter(), Counter()
+    documents, tokens, num_bytes, rejected = (Counter[int]() for _ in range(4))
     for count in counts:
         documents[count.source] += count.num_documents
         tokens[count.source] += count.num_tokens

@@ -41,9 +41,10 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     def text(self) -> str:
         """Return the estimate as a few lines for people."""
         fits = "enough" if self.fits else "NOT ENOUGH"
+        size = f"{count(self.num_bytes)}B in {self.num_units:,} units"
         return "\n".join(
             [
-                f"files      {self.num_files:,}, {count(self.num_bytes)}B in {self.num_units:,} units",
+                f"files      {self.num_files:,}, {size}",
                 f"documents  about {count(self.num_documents)}",
                 f"tokens     about {count(self.num_tokens)}, {self.bytes_per_token:.2f} bytes each",
                 f"shards     about {self.num_shards:,}",

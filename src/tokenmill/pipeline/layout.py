@@ -41,7 +41,7 @@ class Stream:
     num_tokens: int = 0
     num_taken: int = 0
     """Shards that were laid out."""
-    slots: list[Slot] = field(default_factory=list)
+    slots: list[Slot] = field(default_factory=list[Slot])
     """Parts that further shards need, in order."""
 
     def extend(self, unit: int, num_tokens: int) -> None:

@@ -258,7 +258,7 @@ class Part:
             piece += 1
 
     def _piece(self, index: int) -> tuple[int, Ids]:
-        """Return a piece with the number of its first token, read unless it is the one read last."""
+        """Return a piece and the number of its first token; the one read last is kept."""
         last_index, first, ids = self._last_piece
         if last_index != index:
             num_tokens, expected = self.receipt.pieces[index]

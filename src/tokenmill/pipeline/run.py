@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from tokenmill.config import resolve
-from tokenmill.engine import LocalEngine, resolve_workers
+from tokenmill.engine import LocalEngine, ProcessEngine, resolve_workers
 from tokenmill.errors import BadDocumentError, ConfigError
 from tokenmill.files import exclusive_lock, storage_error
 from tokenmill.pipeline.assemble import ShardTask, assemble_shard
@@ -56,7 +56,9 @@ from tokenmill.tokenizer import Tokenizer, load_tokenizer
 WAVE_BYTES = 16 << 30
 """Input after which finished shards are written and their parts removed: bounds the disk needed."""
 UNITS_AT_A_TIME = 2
-"""While one unit is being finished, the next keeps the encoders busy."""
+"""Of a process: while one unit is being finished, the next keeps its encoders busy."""
+THREADS_PER_PROCESS = 4
+"""Encoder threads that one interpreter can keep fed; more of them get processes of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,7 @@ class Run:
         self.settings = plan.settings
         self.output = str(journal.output)
         self.workers = resolve_workers(plan.settings.workers)
+        self.num_processes = min(-(-self.workers // THREADS_PER_PROCESS), max(len(plan.units), 1))
         self.threshold = split_threshold(plan.settings.val_ratio)
         self.receipts: dict[int, Receipt] = {}
         self.shards: dict[tuple[str, int], FinishedShard] = {}
@@ -195,7 +198,7 @@ class Run:
 
     def _tokenize(self, units: list[Unit]) -> None:
         """Make the parts that are missing."""
-        results = LocalEngine(UNITS_AT_A_TIME).run(tokenize_unit, self._unit_tasks(units))
+        results = self._unit_engine().run(tokenize_unit, self._unit_tasks(units))
         try:
             for receipt in results:
                 self.receipts[receipt.unit] = receipt
@@ -204,6 +207,11 @@ class Run:
                 self._report_units()
         finally:
             results.close()
+
+    def _unit_engine(self) -> LocalEngine | ProcessEngine:
+        if self.num_processes == 1:
+            return LocalEngine(UNITS_AT_A_TIME)
+        return ProcessEngine(self.num_processes, num_threads=UNITS_AT_A_TIME)
 
     def _unit_tasks(self, units: list[Unit]) -> Iterator[UnitTask]:
         """Yield tasks for units that have no part yet, until max_tokens is reached."""
@@ -218,7 +226,7 @@ class Run:
                     output=self.output,
                     unit=unit,
                     fail_on_reject=self.settings.on_error == "fail",
-                    num_threads=self.workers,
+                    num_threads=-(-self.workers // self.num_processes),
                 )
 
     def _follow_units(self) -> None:
