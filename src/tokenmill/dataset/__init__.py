@@ -1,1 +1,50 @@
 """From a store to what a model is fed: rows, batches, plans, loaders."""
+
+from tokenmill.dataset.batch import IGNORED, PADDING, Batch
+from tokenmill.dataset.explain import Explanation, explain
+from tokenmill.dataset.loader import Loader, LoaderStats
+from tokenmill.dataset.masks import cu_seqlens, document_mask, max_seqlen
+from tokenmill.dataset.open_source import open_source
+from tokenmill.dataset.packing import Packing, open_rows
+from tokenmill.dataset.permutation import permute, unpermute
+from tokenmill.dataset.plan import Indices, Plan
+from tokenmill.dataset.plan_settings import Amendment, Source, Stage
+from tokenmill.dataset.rows import Accounting, DocumentSpan, Rows
+from tokenmill.dataset.token_dataset import TokenDataset, get_dataset
+from tokenmill.dataset.token_source import StoreSource, TokenSource
+from tokenmill.dataset.which import Appearance, DocumentPart, RowFacts, which_rows, which_steps
+
+__all__ = [
+    "IGNORED",
+    "PADDING",
+    "Accounting",
+    "Amendment",
+    "Appearance",
+    "Batch",
+    "DocumentPart",
+    "DocumentSpan",
+    "Explanation",
+    "Indices",
+    "Loader",
+    "LoaderStats",
+    "Packing",
+    "Plan",
+    "RowFacts",
+    "Rows",
+    "Source",
+    "Stage",
+    "StoreSource",
+    "TokenDataset",
+    "TokenSource",
+    "cu_seqlens",
+    "document_mask",
+    "explain",
+    "get_dataset",
+    "max_seqlen",
+    "open_rows",
+    "open_source",
+    "permute",
+    "unpermute",
+    "which_rows",
+    "which_steps",
+]

@@ -7,10 +7,15 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tokenmill.dataset import masks
+
 IGNORED: Final = -100
 """The label of a token that has nothing to predict; losses of torch leave it out by default."""
 PADDING: Final = -1
 """The document id of padding."""
+
+
+_COMPUTED: Final = {"document_mask", "cu_seqlens", "max_seqlen"}
 
 
 class Batch(dict[str, Any]):
@@ -24,8 +29,8 @@ class Batch(dict[str, Any]):
     document_ids   int32, counted from 0 in each row, -1 for padding
     position_ids   int32, from 0 in each document; a row that starts inside one starts at 0, too
 
-    Only where rows can have padding: attention_mask, bool, true for tokens. On demand:
-    document_mask, cu_seqlens, max_seqlen.
+    Only where rows can have padding: attention_mask, bool, true for tokens. Computed when asked for
+    as attributes: document_mask (T, T), cu_seqlens and max_seqlen of all rows laid end to end.
     """
 
     token_ids: NDArray[np.int64]
@@ -33,15 +38,18 @@ class Batch(dict[str, Any]):
     document_ids: NDArray[np.int32]
     position_ids: NDArray[np.int32]
     attention_mask: NDArray[np.bool_] | None
+    document_mask: NDArray[np.bool_]
+    cu_seqlens: NDArray[np.int32]
+    max_seqlen: int
 
     def __getattr__(self, name: str) -> Any:
-        try:
+        if name in self:
             return self[name]
-        except KeyError:
-            if name == "attention_mask":  # rows without padding need none
-                return None
-            have = ", ".join(self)
-            raise AttributeError(f"this batch has no {name!r}; it has {have}") from None
+        if name in _COMPUTED and "document_ids" in self:
+            return _compute(name, self["document_ids"])
+        if name == "attention_mask":  # rows without padding need none
+            return None
+        raise AttributeError(f"this batch has no {name!r}; it has {', '.join(self)}")
 
     def __setattr__(self, name: str, value: Any) -> None:
         self[name] = value
@@ -80,6 +88,14 @@ def concatenate(batches: list[Batch]) -> Batch:
 def _attention_mask(batch: Batch) -> NDArray[np.bool_]:
     mask = batch.attention_mask
     return np.ones(batch.token_ids.shape, dtype=np.bool_) if mask is None else mask
+
+
+def _compute(name: str, document_ids: Any) -> Any:
+    if isinstance(document_ids, np.ndarray):
+        return getattr(masks, name)(document_ids)
+    from tokenmill.dataset import torch
+
+    return getattr(torch, name)(document_ids)
 
 
 def _describe(value: Any) -> str:

@@ -63,32 +63,50 @@ class TokenSource(Protocol):
         ...
 
 
-class StoreSource:
-    """A split of a store. The document table, never a scan for EOS, says where documents begin."""
+class TokenReader(Protocol):
+    """What gives the ids at positions."""
 
-    def __init__(self, store: Store, split: str = "train") -> None:
+    def read_into(self, out: NDArray[Any], start: int) -> None:
+        """Fill `out` with the ids from token `start` on."""
+        ...
+
+    def read_windows(self, out: NDArray[Any], starts: NDArray[np.int64]) -> None:
+        """Fill row `k` of `out` with the ids from `starts[k]` on."""
+        ...
+
+
+class StoreSource:
+    """A split of a store. The document table, never a scan for EOS, says where documents begin.
+
+    The ids come from its shards, or from `reader`, which holds the same ids in another way.
+    """
+
+    def __init__(
+        self, store: Store, split: str = "train", *, reader: TokenReader | None = None
+    ) -> None:
         self.split: Split = store.split(split)
         entry, shard_tokens = store.metadata.splits[split], store.metadata.shard_tokens
         self.num_tokens = entry.num_tokens
         self.num_documents = entry.num_documents
-        self.num_files = len(entry.shards)
+        self.num_files = len(entry.shards) if reader is None else 1
         self.dtype = store.dtype
         self.eos_id = store.metadata.eos_id
         self.pad_id = choose_pad_id(store.metadata.tokenizer.pad_id, self.eos_id)
         self.vocab_size: int | None = store.metadata.tokenizer.num_ids
         counts = [shard.num_documents for shard in entry.shards]
         self._first_documents = np.cumsum([0, *counts], dtype=np.int64)
+        self._reader: TokenReader = self.split if reader is None else reader
         self._ends = DocumentEnds(self.split, shard_tokens)
         self._pool = BufferPool()
 
     def read_into(self, out: NDArray[Any], start: int) -> None:
         """Fill `out` with the ids from token `start` on."""
-        self.split.read_into(out, start)
+        self._reader.read_into(out, start)
 
     def read_windows(self, starts: NDArray[np.int64], length: int) -> Windows:
         """Return the tokens from each of `starts` on, with the documents that begin in them."""
         (ids,) = self._pool.empty((len(starts), length), self.dtype)
-        self.split.read_windows(ids, starts)
+        self._reader.read_windows(ids, starts)
         return Windows(ids, self._ends.breaks(starts.tolist(), length))
 
     def document_ends(self, first: int, stop: int) -> NDArray[np.int64]:

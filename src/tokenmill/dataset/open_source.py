@@ -1,0 +1,76 @@
+"""Find out what a path holds and open it as a source of tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from numpy.typing import DTypeLike
+
+from tokenmill.dataset.file_source import FileSource
+from tokenmill.dataset.token_files import SUFFIXES, TokenFiles, find_token_files
+from tokenmill.dataset.token_source import StoreSource, TokenSource
+from tokenmill.errors import ConfigError
+from tokenmill.store import METADATA_NAME, Store, open_store, read_metadata
+
+CONSOLIDATED_NAME: Final = "tokens.bin"
+_OTHER_NAMES: Final = {"val": "validation", "validation": "val"}
+
+
+def open_source(
+    path: str | Path,
+    split: str = "train",
+    *,
+    dtype: DTypeLike | None = None,
+    eos_id: int | None = None,
+    vocab_size: int | None = None,
+) -> TokenSource:
+    """Open a store, the `tokens.bin` of a store, a plain `.npy` or `.bin` file or a folder of them.
+
+    A store knows its dtype, EOS and vocabulary: they are refused there. Plain files know none of
+    them: `dtype` is needed for `.bin`, and without `eos_id` all is one document.
+    """
+    path = Path(path)
+    plain = {"dtype": dtype, "eos_id": eos_id, "vocab_size": vocab_size}
+    given = [name for name, value in plain.items() if value is not None]
+    folder = path.parent if path.name == CONSOLIDATED_NAME else path
+    if (folder / METADATA_NAME).is_file() or not path.exists():
+        if given:
+            raise ConfigError(
+                f"{path}: {' and '.join(given)} given for a store, whose metadata says it",
+                hint="leave it out",
+            )
+        return _open_consolidated(path) if folder != path else _open_split(path, split)
+    if path.is_dir():
+        files = find_token_files(path, split)
+    elif split == "train":
+        files = [path]
+    else:
+        raise ConfigError(
+            f"{path}: one file has no split {split!r}",
+            hint="say which items are for validation, for example validation=0.1",
+        )
+    if files[0].suffix not in SUFFIXES:
+        raise ConfigError(f"{path}: neither a store nor a file of token ids (.npy or .bin)")
+    return FileSource(TokenFiles(files, dtype=dtype), eos_id=eos_id, vocab_size=vocab_size)
+
+
+def _open_split(folder: Path, split: str) -> StoreSource:
+    store = open_store(folder)
+    if split not in store.splits and _OTHER_NAMES.get(split) in store.splits:
+        split = _OTHER_NAMES[split]
+    return StoreSource(store, split)
+
+
+def _open_consolidated(path: Path) -> StoreSource:
+    """Open `tokens.bin` with the document table beside it; the shards may be gone."""
+    folder = path.parent.absolute()
+    store = Store(folder, read_metadata(folder), verify="blocks")
+    files = TokenFiles([path], dtype=store.dtype)
+    for name, split in store.splits.items():
+        if split.num_tokens == files.num_tokens:
+            return StoreSource(store, name, reader=files)
+    raise ConfigError(
+        f"{path}: holds {files.num_tokens:,} tokens, which no split of the store has",
+        hint="consolidate the store again",
+    )

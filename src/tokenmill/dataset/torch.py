@@ -1,0 +1,98 @@
+"""Batches as tensors of torch, and attention over documents without a dense mask.
+
+The only file of this stage that imports torch. Legend: B rows of T tokens, H heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask
+
+from tokenmill.dataset.batch import Batch
+from tokenmill.dataset.items import Items
+
+MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+def to_torch(batch: Batch) -> Batch:
+    """Return a batch with tensors instead of arrays; they share their memory."""
+    return Batch({key: torch.as_tensor(value) for key, value in batch.items()})
+
+
+def collate(items: Sequence[Batch]) -> Batch:
+    """Return items as one batch of tensors: the `collate_fn` of a `DataLoader`.
+
+    Items that a dataset read together are not copied, which makes it faster than torch's own.
+    """
+    if isinstance(items, Items):
+        return to_torch(items.batch)
+    joined = Batch()
+    for key in items[0]:
+        values = [torch.as_tensor(item[key]) for item in items]
+        joined[key] = torch.stack(values)
+    return joined
+
+
+def document_mask(document_ids: Tensor) -> Tensor:
+    """Return `mask[..., q, k]`: whether q and k are of one document and q does not precede k."""
+    same = document_ids[..., :, None] == document_ids[..., None, :]
+    return same.tril()
+
+
+def cu_seqlens(document_ids: Tensor) -> Tensor:
+    """Return where documents begin in all rows laid end to end, and then the number of tokens."""
+    begins = torch.ones_like(document_ids, dtype=torch.bool)
+    begins[..., 1:] = document_ids[..., 1:] != document_ids[..., :-1]
+    starts = begins.flatten().nonzero().flatten()
+    return torch.nn.functional.pad(starts, (0, 1), value=begins.numel()).to(torch.int32)
+
+
+def max_seqlen(document_ids: Tensor) -> int:
+    """Return the length of the longest document in a row."""
+    return int(cu_seqlens(document_ids).diff().max())
+
+
+def flex_mask_mod(document_ids: Tensor) -> MaskMod:
+    """Return the mask of documents (B, T) as FlexAttention takes it: a function of places."""
+
+    def mask_mod(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        del h
+        return (q >= k) & (document_ids[b, q] == document_ids[b, k])
+
+    return mask_mod
+
+
+def flex_block_mask(document_ids: Tensor, *, block_size: int = 128) -> BlockMask:
+    """Return the block mask of documents (B, T) for `flex_attention`.
+
+    Equal to `create_block_mask(flex_mask_mod(document_ids), …)`, which evaluates all T * T places;
+    this looks at the first and the last document of each block, since documents are in order.
+    """
+    seq_len = document_ids.shape[1]
+    num_blocks = -(-seq_len // block_size)
+    # Padding comes last in a row and is numbered -1: give it the highest number instead.
+    ids = torch.where(document_ids < 0, torch.iinfo(document_ids.dtype).max, document_ids)
+    starts = torch.arange(num_blocks, device=ids.device) * block_size
+    first = ids[:, starts]  # (B, N)
+    last = ids[:, (starts + block_size - 1).clamp(max=seq_len - 1)]  # (B, N)
+    before = torch.ones(num_blocks, num_blocks, dtype=torch.bool, device=ids.device).tril(-1)
+    shared = before & (last[:, None, :] >= first[:, :, None])  # (B, N, N): q blocks, k blocks
+    full = before & (first[:, None, :] == last[:, :, None])
+    partial = (shared & ~full) | torch.eye(num_blocks, dtype=torch.bool, device=ids.device)
+    return BlockMask.from_kv_blocks(
+        *_block_lists(partial),
+        *_block_lists(full),
+        BLOCK_SIZE=block_size,
+        mask_mod=flex_mask_mod(document_ids),
+        seq_lengths=(seq_len, seq_len),
+    )
+
+
+def _block_lists(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """Return how many blocks of each row are set, and the blocks with those in front."""
+    counts = blocks.sum(dim=-1, dtype=torch.int32)
+    order = blocks.to(torch.int8).argsort(dim=-1, descending=True, stable=True).to(torch.int32)
+    return counts[:, None], order[:, None]
