@@ -1,6 +1,15 @@
 """Where tasks run. An engine knows nothing about tokens."""
 
-from tokenmill.engine.local import LocalEngine, available_cores, resolve_workers
+from tokenmill.engine.cores import available_cores, resolve_workers
+from tokenmill.engine.local import LocalEngine
+from tokenmill.engine.processes import ProcessEngine
 from tokenmill.engine.task import Engine, check_stop
 
-__all__ = ["Engine", "LocalEngine", "available_cores", "check_stop", "resolve_workers"]
+__all__ = [
+    "Engine",
+    "LocalEngine",
+    "ProcessEngine",
+    "available_cores",
+    "check_stop",
+    "resolve_workers",
+]

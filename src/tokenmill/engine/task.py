@@ -2,34 +2,45 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextvars import ContextVar
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Generator, Iterable
+from contextvars import Context, ContextVar, copy_context
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from tokenmill.errors import Interrupted
+
+if TYPE_CHECKING:
+    import threading
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-stop_requested: ContextVar[threading.Event | None] = ContextVar("stop_requested", default=None)
+_stops: ContextVar[tuple[threading.Event, ...]] = ContextVar("stops", default=())
+"""The stop events of the runs that the current task is part of: a task may start a run itself."""
 
 
 class Engine(Protocol):
     """Runs independent tasks somewhere."""
 
-    def run(self, function: Callable[[T], R], tasks: Iterable[T]) -> Iterator[R]:
+    def run(self, function: Callable[[T], R], tasks: Iterable[T]) -> Generator[R]:
         """Yield results as tasks finish; raise what the first failing task raised.
 
-        `tasks` is consumed lazily, only a little ahead of the work, so a generator can stop feeding
-        when enough is done. `function` must be importable by name, tasks and results JSON-able structs.
-        Closing the iterator stops the work: running tasks see it at their next `check_stop`.
+        `tasks` is consumed lazily, only a little ahead of the work, so a generator can stop
+        feeding when enough is done. `function` must be importable by name and say its types; tasks
+        and results must be JSON-able structs. A failure or closing the generator stops the work:
+        running tasks see it at their next `check_stop`, and none runs when `close` returns. So
+        close it when a loop may be left early: `with closing(engine.run(…)) as results`.
         """
         ...
 
 
 def check_stop() -> None:
     """Raise `Interrupted` if the engine wants this task to end; tasks call it at safe points."""
-    event = stop_requested.get()
-    if event is not None and event.is_set():
+    if any(stop.is_set() for stop in _stops.get()):
         raise Interrupted("stopped at a safe point", hint="run the same command again to continue")
+
+
+def stoppable_context(stop: threading.Event) -> Context:
+    """Return a context in which `check_stop` obeys `stop`, and what it obeys here."""
+    context = copy_context()
+    context.run(_stops.set, (*_stops.get(), stop))
+    return context

@@ -1,11 +1,7 @@
-"""A worker process: reads tasks as JSON lines on stdin, answers with JSON lines on stdout.
+"""A worker process: takes tasks as JSON lines on its input, answers with JSON lines.
 
-    {"id": 7, "function": "package.module:name", "task": {…}}      in
-    {"id": 7, "result": {…}}                                        out, or
-    {"id": 7, "error": {"kind": "StorageError", "message": …, "hint": …}}
-
-The end of its input, which also comes when the process that started it dies, makes it stop: running tasks
-end at their next safe point.
+The end of its input, which also comes when the process that started it dies, makes it stop: running
+tasks end at their next safe point, or with the process a few seconds later.
 """
 
 from __future__ import annotations
@@ -14,99 +10,75 @@ import os
 import signal
 import sys
 import threading
-import traceback
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
-from importlib import import_module
-from typing import Any, get_type_hints
+from typing import BinaryIO
 
 import msgspec
 
-from tokenmill import errors
-from tokenmill.engine.task import stop_requested
+from tokenmill.engine.protocol import (
+    Answer,
+    Request,
+    failure_of,
+    find_function,
+    task_and_result_types,
+)
+from tokenmill.engine.task import stoppable_context
 
-
-class Request(msgspec.Struct):
-    """A task to run."""
-
-    id: int
-    function: str
-    task: msgspec.Raw
-
-
-class Failure(msgspec.Struct):
-    """What a task raised."""
-
-    kind: str
-    message: str
-    hint: str | None = None
-
-
-class Answer(msgspec.Struct, omit_defaults=True):
-    """The result of a task, or why there is none."""
-
-    id: int
-    result: msgspec.Raw | None = None
-    error: Failure | None = None
-
-
-def failure_of(error: BaseException) -> Failure:
-    """Describe an exception so that it can be raised again elsewhere."""
-    if isinstance(error, errors.TokenmillError):
-        return Failure(type(error).__name__, error.message, error.hint)
-    return Failure(type(error).__name__, traceback.format_exc())
-
-
-def raise_failure(failure: Failure) -> None:
-    """Raise in this process what a task raised in another."""
-    kind = getattr(errors, failure.kind, None)
-    if isinstance(kind, type) and issubclass(kind, errors.TokenmillError):
-        error = errors.TokenmillError.__new__(kind)
-        errors.TokenmillError.__init__(error, failure.message, hint=failure.hint)
-        raise error
-    raise RuntimeError(f"a task failed in a worker process:\n{failure.message}")
-
-
-def find_function(name: str) -> Callable[[Any], Any]:
-    """Return the function `package.module:name` stands for."""
-    module, _, attribute = name.partition(":")
-    return getattr(import_module(module), attribute)
-
-
-def answer(request: Request) -> bytes:
-    """Run a task and return the line to send back."""
-    try:
-        function = find_function(request.function)
-        (task_type,) = (hint for name, hint in get_type_hints(function).items() if name != "return")
-        result = function(msgspec.json.decode(request.task, type=task_type))
-        reply = Answer(request.id, result=msgspec.Raw(msgspec.json.encode(result)))
-    except Exception as error:  # noqa: BLE001  (the task boundary: everything goes back to the driver)
-        reply = Answer(request.id, error=failure_of(error))
-    return msgspec.json.encode(reply) + b"\n"
+GRACE_SECONDS = 5.0
+"""How long a task may take to reach a safe point once the input has ended."""
 
 
 def main() -> None:
-    """Serve tasks until the input ends."""
-    num_threads = int(sys.argv[1])
+    """Serve tasks until the input ends; the one argument is the number of threads."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the driver, which ends our input
-    replies = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # whatever a library prints must not mix with the answers
-    stop, lock = threading.Event(), threading.Lock()
-    stop_requested.set(stop)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    requests, replies = _take_streams()
+    serve(requests, replies, num_threads=int(sys.argv[1]))
 
-    def serve(request: Request) -> None:
-        line = answer(request)
+
+def serve(requests: BinaryIO, replies: BinaryIO, *, num_threads: int) -> None:
+    """Run tasks on threads, until there are no more requests."""
+    stop, lock = threading.Event(), threading.Lock()
+    context = stoppable_context(stop)
+
+    def work(request: Request) -> None:
+        line = msgspec.json.encode(answer(request)) + b"\n"
         with lock:
             replies.write(line)
+            replies.flush()
 
-    with ThreadPoolExecutor(num_threads) as pool:
-        for line in sys.stdin.buffer:
+    with ThreadPoolExecutor(num_threads, thread_name_prefix="task") as pool:
+        for line in requests:
             request = msgspec.json.decode(line, type=Request)
-            pool.submit(copy_context().run, serve, request)
+            pool.submit(context.copy().run, work, request)
         stop.set()
+        deadline = threading.Timer(GRACE_SECONDS, os._exit, [1])
+        deadline.daemon = True
+        deadline.start()
         pool.shutdown(wait=True, cancel_futures=True)
+    deadline.cancel()
 
 
-if __name__ == "__main__":
-    main()
+def answer(request: Request) -> Answer:
+    """Run a task and return what to send back."""
+    try:
+        function = find_function(request.function)
+        task_type, _ = task_and_result_types(function)
+        result = function(msgspec.json.decode(request.task, type=task_type))
+        return Answer(request.id, result=msgspec.Raw(msgspec.json.encode(result)))
+    except BaseException as error:  # noqa: BLE001  (the task boundary: sys.exit() is a failure too)
+        return Answer(request.id, error=failure_of(error))
+
+
+def _take_streams() -> tuple[BinaryIO, BinaryIO]:
+    """Keep the pipes to the driver for ourselves.
+
+    What a library prints goes to stderr, and what it or a program that it starts tries to read is
+    empty, so that neither mixes with the lines of the protocol.
+    """
+    requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    return requests, replies
