@@ -8,18 +8,45 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tokenmill.dataset.batch import Batch
 from tokenmill.dataset.plan import Plan
-from tokenmill.dataset.plan_settings import Source
+from tokenmill.dataset.plan_settings import Source, Stage
 from tokenmill.dataset.rows import Accounting, DocumentSpan
 
 DOCUMENT_TOKENS = 7
 
 
+def source(num_tokens: int, name: str, weight: float | None = None, **fields: Any) -> Source:
+    return Source(path=str(num_tokens), name=name, weight=weight, **fields)
+
+
+weights = st.one_of(st.integers(1, 5).map(float), st.floats(0.01, 1))
+
+
+@st.composite
+def plans(draw: st.DrawFn, max_batch: int = 9) -> Plan:
+    """Plans over one to three small sources, most with a stage."""
+    names = "abc"[: draw(st.integers(1, 3))]
+    sources = [source(draw(st.integers(13, 90)), name, draw(weights)) for name in names]
+    changed = {name: draw(weights) for name in names}
+    stage = st.builds(Stage, from_step=st.integers(1, 12), weights=st.just(changed))
+    stages = draw(st.one_of(st.just(()), st.tuples(stage)))
+    return fake_plan(
+        sources=sources,
+        seq_len=draw(st.integers(1, 12)),
+        batch_size=draw(st.integers(1, max_batch)),
+        seed=draw(st.integers(0, 3)),
+        stages=stages,
+    )
+
+
 class FakeRows:
     """Rows cut from the stream; all documents but the last have seven tokens."""
+
+    dtype = np.dtype(np.uint16)
 
     def __init__(self, num_tokens: int, seq_len: int) -> None:
         self.num_tokens = num_tokens
@@ -80,6 +107,9 @@ class FakeSources:
 
     def rows(self, source: Source, seq_len: int) -> FakeRows:
         return FakeRows(int(source.path), seq_len)
+
+    def tokens(self, source: Source) -> FakeRows:
+        return FakeRows(int(source.path), 1)
 
     def digest(self, source: Source) -> str:
         return f"sha256:{int(source.path):064x}"

@@ -6,37 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_sources import fake_plan
+from fake_sources import fake_plan, plans, source, weights
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tokenmill.dataset.plan import Plan
 from tokenmill.dataset.plan_settings import Amendment, Source, Stage
 from tokenmill.errors import ConfigError
-
-
-def source(num_tokens: int, name: str, weight: float | None = None, **fields: Any) -> Source:
-    return Source(path=str(num_tokens), name=name, weight=weight, **fields)
-
-
-weights = st.one_of(st.integers(1, 5).map(float), st.floats(0.01, 1))
-
-
-@st.composite
-def plans(draw: st.DrawFn, max_batch: int = 9) -> Plan:
-    """Plans over one to three small sources, most with a stage."""
-    names = "abc"[: draw(st.integers(1, 3))]
-    sources = [source(draw(st.integers(13, 90)), name, draw(weights)) for name in names]
-    changed = {name: draw(weights) for name in names}
-    stage = st.builds(Stage, from_step=st.integers(1, 12), weights=st.just(changed))
-    stages = draw(st.one_of(st.just(()), st.tuples(stage)))
-    return fake_plan(
-        sources=sources,
-        seq_len=draw(st.integers(1, 12)),
-        batch_size=draw(st.integers(1, max_batch)),
-        seed=draw(st.integers(0, 3)),
-        stages=stages,
-    )
 
 
 def same(first: Plan, second: Plan, step: int, other: int | None = None) -> bool:
@@ -332,6 +308,7 @@ def test_the_digest_names_what_decides_batches_and_nothing_else():
         {"batch_size": 3},
         {"stages": ()},
         {"mask_boundaries": True},
+        {"pad_last": True},
         {"packing": "best-fit"},
         {"sources": [source(101, "a", 1), source(200, "b", 3)]},
         {"sources": [source(100, "a", 1), source(200, "b", 2)]},

@@ -17,6 +17,7 @@ COMMANDS = {
     "info": "Show what a store holds.",
     "status": "Show how far a run is, also from another shell.",
     "verify": "Check a store against its checksums.",
+    "plan": "Explain a plan, and find the documents of a step.",
 }
 """Each verb lives in the module of its name, which is loaded only when it is called."""
 

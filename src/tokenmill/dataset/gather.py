@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tokenmill.dataset.batch import Batch
+from tokenmill.dataset.buffers import BufferPool
 from tokenmill.dataset.reading import Parts, Reading
 from tokenmill.dataset.rows import Rows
 
@@ -21,38 +23,38 @@ def gather(
     samples: NDArray[np.int64],
     *,
     open_rows: OpenRows,
+    pool: BufferPool,
 ) -> Batch:
     """Return samples, each given by its source and its number there, as one batch in this order."""
     parts: list[tuple[NDArray[np.int64], Batch]] = []
-    for source in map(int, np.unique(sources)):
-        reading = readings[source]
+    for source, reading in enumerate(readings):
         places = np.flatnonzero(sources == source)
+        if not len(places):
+            continue
         found = reading.locate(samples[places])
         whole = places[~found.are_rest]
         if len(whole):
             rows = open_rows(source, reading.seq_len)
             parts.append((whole, rows.read(found.rows[~found.are_rest])))
         if found.are_rest.any():
-            numbers = found.rows[found.are_rest]
-
-            def rows_of_length(seq_len: int, source: int = source) -> Rows:
-                return open_rows(source, seq_len)
-
-            parts.append((places[found.are_rest], _join(reading, numbers, rows_of_length)))
-    return _merge(parts, len(sources))
-
-
-def _merge(parts: list[tuple[NDArray[np.int64], Batch]], num_rows: int) -> Batch:
-    """Put the rows of each part at their places."""
+            joined = _join(reading, found.rows[found.are_rest], partial(open_rows, source))
+            parts.append((places[found.are_rest], joined))
     if len(parts) == 1:
         return parts[0][1]  # of one source, and so in order already
-    merged = Batch()
-    for name in parts[0][1]:
-        first = parts[0][1][name]
-        out = np.empty((num_rows, *first.shape[1:]), dtype=first.dtype)
-        for places, batch in parts:
-            out[places] = batch[name]
-        merged[name] = out
+    return _merge(parts, len(sources), pool=pool)
+
+
+def _merge(
+    parts: list[tuple[NDArray[np.int64], Batch]], num_rows: int, *, pool: BufferPool
+) -> Batch:
+    """Put the rows of each part at their places; all parts have the same arrays."""
+    first = parts[0][1]
+    shape = (num_rows, first.token_ids.shape[1])
+    dtypes = (array.dtype for array in first.values())
+    merged = Batch(zip(first, pool.empty(shape, *dtypes), strict=True))
+    for places, batch in parts:
+        for name, array in batch.items():
+            merged[name][places] = array
     return merged
 
 

@@ -42,7 +42,7 @@ class Mixture:
     Weights need not add up to one. They are taken as written: 0.7 is seven tenths.
     """
 
-    __slots__ = ("_bounds", "_turns", "_whole", "batch_size", "weights")
+    __slots__ = ("_bounds", "_is_whole", "_turns", "_whole", "batch_size", "weights")
 
     def __init__(self, weights: Sequence[Fraction], batch_size: int) -> None:
         self.weights = normalize(weights)
@@ -56,6 +56,7 @@ class Mixture:
         self._turns = np.array([math.floor(end) for end in ends], dtype=np.int64)
         fractions = [math.floor((end - math.floor(end)) * (1 << _BITS)) for end in ends]
         self._bounds = np.array(fractions, dtype=np.uint64)
+        self._is_whole = shares == whole
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Mixture):
@@ -69,11 +70,15 @@ class Mixture:
         """Return how many samples of each source are in the batches before `batch`."""
         if not 0 <= batch * self.batch_size <= MAX_SAMPLES:
             raise IndexError(f"batch {batch} is outside [0, {MAX_SAMPLES // self.batch_size}]")
+        if self._is_whole:
+            return batch * self._whole
         passed = batch * self._turns + _num_below(batch, self._bounds)
         return batch * self._whole + np.diff(passed, prepend=0)
 
     def counts(self, batch: int) -> Counts:
         """Return how many samples of each source are in one batch."""
+        if self._is_whole:
+            return self._whole
         passed = self._turns + (np.uint64(_mirror(batch)) < self._bounds)
         return self._whole + np.diff(passed, prepend=0)
 
@@ -84,6 +89,8 @@ class Mixture:
         to the mixture, too; where the pattern starts differs from batch to batch.
         """
         sources, numbers = _interleave(tuple(self.counts(batch).tolist()))
+        if len(self.weights) == 1:
+            return sources, numbers
         shift = ((batch * _GOLDEN & (1 << 64) - 1) >> 32) % self.batch_size
         # Numbers count from the start of the pattern: which of a source's samples takes which of
         # its places is free, as long as it depends on nothing but the batch.
@@ -148,4 +155,6 @@ def _interleave(counts: tuple[int, ...]) -> tuple[NDArray[np.int32], Counts]:
     numbers = np.concatenate([np.arange(count, dtype=np.int64) for count in counts])
     places = (numbers + 0.5) / np.asarray(counts)[sources]
     order = np.argsort(places, kind="stable")
-    return sources[order], numbers[order]
+    sources, numbers = sources[order], numbers[order]
+    sources.flags.writeable = numbers.flags.writeable = False  # kept for later calls
+    return sources, numbers

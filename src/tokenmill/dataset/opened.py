@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
-from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
+
+from tokenmill.dataset.open_source import open_source
 from tokenmill.dataset.packing import Packing, open_rows
 from tokenmill.dataset.plan_settings import Source
 from tokenmill.dataset.rows import Rows
 from tokenmill.dataset.token_source import StoreSource, TokenSource
-from tokenmill.errors import ConfigError
-from tokenmill.store import Store, open_store
+from tokenmill.errors import ConfigError, DamageError
+
+_NUM_SAMPLES: Final = 64
+_SAMPLE_TOKENS: Final = 4096
 
 
 class OpenSources:
     """Opened sources and their rows. Threads may share it; a pickled one opens them again."""
 
-    def __init__(self, *, packing: Packing, mask_boundaries: bool) -> None:
-        self.packing: Packing = packing
-        self.mask_boundaries = mask_boundaries
+    def __init__(self, packing: Packing, mask_boundaries: bool, pad_last: bool) -> None:
+        self._settings: tuple[Packing, bool, bool] = (packing, mask_boundaries, pad_last)
         self._lock = threading.RLock()
         self._tokens: dict[Source, TokenSource] = {}
         self._rows: dict[tuple[Source, int], Rows] = {}
@@ -29,7 +33,7 @@ class OpenSources:
         """Return the tokens of a source."""
         with self._lock:
             if source not in self._tokens:
-                self._open(source)
+                self._tokens[source] = _open(source)
             return self._tokens[source]
 
     def rows(self, source: Source, seq_len: int) -> Rows:
@@ -43,29 +47,49 @@ class OpenSources:
 
     def digest(self, source: Source) -> str:
         """Return the name of the content of a source."""
-        self.tokens(source)
-        return self._digests[source]
+        tokens = self.tokens(source)
+        with self._lock:
+            if source not in self._digests:
+                self._digests[source] = _digest(tokens)
+            return self._digests[source]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.packing, self.mask_boundaries)
-
-    def _open(self, source: Source) -> None:
-        store: Store = open_store(Path(source.path))
-        self._tokens[source] = StoreSource(store, source.split)
-        self._digests[source] = store.digest
+        return OpenSources, self._settings
 
     def _open_rows(self, source: Source, seq_len: int) -> Rows:
-        tokens = self.tokens(source)
+        packing, mask_boundaries, pad_last = self._settings
         try:
             return open_rows(
-                tokens,
+                self.tokens(source),
                 seq_len=seq_len,
-                packing=self.packing,
-                mask_boundaries=self.mask_boundaries,
+                packing=packing,
+                mask_boundaries=mask_boundaries,
+                pad_last=pad_last,
             )
         except ConfigError as error:
             raise ConfigError(f"{source.path}: {error.message}", hint=error.hint) from error
 
 
-def _reopen(packing: Packing, mask_boundaries: bool) -> OpenSources:
-    return OpenSources(packing=packing, mask_boundaries=mask_boundaries)
+def _open(source: Source) -> TokenSource:
+    tokens = open_source(source.path, source.split, dtype=source.dtype, eos_id=source.eos_id)
+    if source.digest is not None and _digest(tokens) != source.digest:
+        raise DamageError(
+            f"{source.path}: its content is {_digest(tokens)[:19]}, the plan was saved for "
+            f"{source.digest[:19]}",
+            hint="give the plan the store that it was made for, or remove the digest from the plan",
+        )
+    return tokens
+
+
+def _digest(tokens: TokenSource) -> str:
+    """Return the digest of a store; of plain files, one over their size and samples of the ids."""
+    if isinstance(tokens, StoreSource):
+        return tokens.split.digest
+    size = min(_SAMPLE_TOKENS, tokens.num_tokens)
+    text = f"{tokens.num_tokens} tokens of {tokens.dtype.str}, eos {tokens.eos_id}"
+    content = hashlib.sha256(text.encode())
+    for start in np.linspace(0, tokens.num_tokens - size, _NUM_SAMPLES).astype(np.int64).tolist():
+        ids = np.empty(size, dtype=tokens.dtype)
+        tokens.read_into(ids, start)
+        content.update(ids.tobytes())
+    return f"sampled:{content.hexdigest()}"

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenmill.dataset.batch import Batch
+from tokenmill.dataset.buffers import BufferPool
 from tokenmill.dataset.gather import gather
 from tokenmill.dataset.opened import OpenSources
 from tokenmill.dataset.packing import Packing
@@ -74,6 +75,8 @@ class Plan:
     """How documents are laid into rows."""
     mask_boundaries: bool = False
     """Whether the last token of a document predicts nothing, rather than the next document."""
+    pad_last: bool = False
+    """Whether packing `concat` keeps the tokens after the last whole row, in a padded row."""
     stages: tuple[Stage, ...] = ()
     """Planned changes."""
     amendments: tuple[Amendment, ...] = ()
@@ -150,18 +153,22 @@ class Plan:
         sources, samples = self._samples(segment, step, part)
         epochs, rows = np.empty_like(samples), np.empty_like(samples)
         are_rest = np.empty(len(samples), dtype=np.bool_)
-        for source in map(int, np.unique(sources)):
-            inside = sources == source
-            found = segment.readings[source].locate(samples[inside])
-            epochs[inside], rows[inside], are_rest[inside] = found
+        for source, reading in enumerate(segment.readings):
+            inside = np.flatnonzero(sources == source)
+            if len(inside):
+                epochs[inside], rows[inside], are_rest[inside] = reading.locate(samples[inside])
         return Indices(sources, epochs, rows, are_rest)
 
     def batch(self, step: int, *, rank: int = 0, world_size: int = 1) -> Batch:
         """Return the global batch of a step, or the part of it that belongs to a rank."""
         segment = self._segment(step)
-        part = rank_part(segment.batch_size, rank=rank, world_size=world_size)
+        part = self.rank_part(step, rank=rank, world_size=world_size)
         sources, samples = self._samples(segment, step, part)
-        return gather(segment.readings, sources, samples, open_rows=self.rows)
+        return gather(segment.readings, sources, samples, open_rows=self.rows, pool=self._pool)
+
+    def rank_part(self, step: int, *, rank: int, world_size: int) -> slice:
+        """Return which rows of the global batch of a step belong to a rank."""
+        return rank_part(self._segment(step).batch_size, rank=rank, world_size=world_size)
 
     def rows(self, source: int, seq_len: int) -> Rows:
         """Return the rows of a source, by number, of a sequence length."""
@@ -214,10 +221,14 @@ class Plan:
     @cached_property
     def opened(self) -> OpenSources:
         """The opened sources."""
-        return OpenSources(packing=self.packing, mask_boundaries=self.mask_boundaries)
+        return OpenSources(self.packing, self.mask_boundaries, self.pad_last)
 
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @cached_property
+    def _pool(self) -> BufferPool:
+        return BufferPool()
 
     @cached_property
     def _opening(self) -> Opening:

@@ -34,6 +34,7 @@ def digest_of(plan: Plan, num_amendments: int) -> str:
         "batch_size": plan.batch_size,
         "packing": plan.packing,
         "mask_boundaries": plan.mask_boundaries,
+        "pad_last": plan.pad_last,
         "sources": [
             [plan.opened.digest(source), source.split] for source in plan.all_sources[:num_sources]
         ],

@@ -97,6 +97,16 @@ class Reading:
 
     def locate(self, samples: Numbers) -> Places:
         """Return the epoch and the row of each sample."""
+        first, last = int(samples.min()), int(samples.max())
+        epoch = self.epoch_of(first)
+        if first >= self.num_rest and epoch == self.epoch_of(last):
+            places = samples - self.epoch_start(epoch)
+            rows = permute(places, self.num_rows, seed=self.seed, epoch=epoch)
+            return Places(np.full_like(samples, epoch), rows, np.zeros(len(samples), np.bool_))
+        return self._locate(samples)
+
+    def _locate(self, samples: Numbers) -> Places:
+        """Return the same for samples of several epochs, or of a rest."""
         epochs, places = np.divmod(samples - self.num_rest, self.num_rows)
         are_rest = samples < self.num_rest
         epochs = np.where(are_rest, self.first_epoch - 1, epochs + self.first_epoch)

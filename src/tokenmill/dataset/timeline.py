@@ -43,6 +43,8 @@ class Segment:
     """The next sample of each source before batch 0 of the mixture."""
     tokens_before: int
     """Tokens trained on before step `start`."""
+    skipped: Cursors
+    """Tokens of each source that are passed over right before it."""
 
     @property
     def batch_size(self) -> int:
@@ -76,6 +78,12 @@ class Segment:
         step = self.start + self.mixture.find(source, number) - self.first_batch
         return step if self.stop is None or step < self.stop else None
 
+    def place(self, step: int, source: int, sample: int) -> int:
+        """Return where in the global batch of a step a sample is that the step draws."""
+        sources, numbers = self.mixture.order(self.batch_number(step))
+        wanted = sample - int(self.cursors(step)[source])
+        return int(np.flatnonzero((sources == source) & (numbers == wanted))[0])
+
 
 class Timeline(NamedTuple):
     """The segments of a plan, in order, without gaps."""
@@ -85,8 +93,8 @@ class Timeline(NamedTuple):
 
     def segment(self, step: int) -> Segment:
         """Return the segment of a step."""
-        starts = [segment.start for segment in self.segments]
-        return self.segments[bisect_right(starts, step) - 1]
+        number = bisect_right(self.segments, step, key=lambda segment: segment.start)
+        return self.segments[number - 1]
 
     def num_tokens(self, step: int) -> int:
         """Return the tokens that were trained on before a step."""
@@ -156,6 +164,7 @@ class _Builder:
                 readings=tuple(opening.begin(i, opening.seq_len) for i in range(count)),
                 bases=np.zeros(count, dtype=np.int64),
                 tokens_before=0,
+                skipped=np.zeros(count, dtype=np.int64),
             )
         ]
 
@@ -263,6 +272,7 @@ class _Builder:
                 readings=tuple(readings),
                 bases=cursors,
                 tokens_before=last.num_tokens(step),
+                skipped=np.pad(self._skipped_at(step), (0, len(readings) - len(last.readings))),
             )
         )
 
@@ -282,8 +292,15 @@ class _Builder:
                 cause=f"skip of {num_steps:,} steps",
                 first_batch=last.batch_number(step) + num_steps,
                 tokens_before=last.num_tokens(step),
+                skipped=self._skipped_at(step)
+                + (last.cursors(step + num_steps) - last.cursors(step)) * last.seq_len,
             )
         )
+
+    def _skipped_at(self, step: int) -> Cursors:
+        """Return what earlier changes at the same step passed over."""
+        last = self.segments[-1]
+        return last.skipped if last.start == step else np.zeros_like(last.skipped)
 
     def _resize(self, source: int, reading: Reading, sample: int, seq_len: int) -> Reading:
         num_rows = self.opening.begin(source, seq_len).num_rows

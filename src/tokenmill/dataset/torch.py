@@ -5,7 +5,9 @@ The only file of this stage that imports torch. Legend: B rows of T tokens, H he
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -96,3 +98,47 @@ def _block_lists(blocks: Tensor) -> tuple[Tensor, Tensor]:
     counts = blocks.sum(dim=-1, dtype=torch.int32)
     order = blocks.to(torch.int8).argsort(dim=-1, descending=True, stable=True).to(torch.int32)
     return counts[:, None], order[:, None]
+
+
+class TensorDelivery:
+    """Turns batches of arrays into tensors for a consumer, on a device if one is given.
+
+    `prepare` runs in a thread of the loader and waits there until the copy to the device is done,
+    on a stream of its own, so that it overlaps with what the consumer computes. `receive` runs in
+    the thread of the consumer.
+    """
+
+    def __init__(self, *, device: Any = None, pin_memory: bool | None = None) -> None:
+        self.device = None if device is None else torch.device(device)
+        self.is_cuda = self.device is not None and self.device.type == "cuda"
+        self.pin_memory = self.is_cuda if pin_memory is None else pin_memory
+        self._streams = threading.local()
+
+    def prepare(self, batch: Batch) -> Batch:
+        """Return a batch of tensors that are complete."""
+        tensors = to_torch(batch)
+        if self.pin_memory:
+            tensors = Batch({name: tensor.pin_memory() for name, tensor in tensors.items()})
+        if self.device is None:
+            return tensors
+        if not self.is_cuda:
+            return Batch({name: tensor.to(self.device) for name, tensor in tensors.items()})
+        stream = self._stream()
+        with torch.cuda.stream(stream):
+            moved = {
+                name: tensor.to(self.device, non_blocking=True) for name, tensor in tensors.items()
+            }
+        stream.synchronize()
+        return Batch(moved)
+
+    def receive(self, batch: Batch) -> None:
+        """Let the memory of a batch be reused only after what the consumer does with it now."""
+        if self.is_cuda:
+            for tensor in batch.values():
+                tensor.record_stream(torch.cuda.current_stream(self.device))
+
+    def _stream(self) -> torch.cuda.Stream:
+        """Return the stream of this thread."""
+        if not hasattr(self._streams, "stream"):
+            self._streams.stream = torch.cuda.Stream(self.device)
+        return self._streams.stream

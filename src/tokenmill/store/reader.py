@@ -161,6 +161,16 @@ class Split:
             position=int(row["position"]),
         )
 
+    @property
+    def digest(self) -> str:
+        """The name of the content of the store that it is part of."""
+        return self._metadata.digest
+
+    def document_origin(self, index: int) -> tuple[str, int]:
+        """Return the input file of document `index` and its position there, without its ids."""
+        row = self._row(index)
+        return self._metadata.sources[int(row["source"])].path, int(row["position"])
+
     def document_span(self, index: int) -> tuple[int, int]:
         """Return the first token of document `index` and the one after its last."""
         return self._start(index), int(self._row(index)["end"])
