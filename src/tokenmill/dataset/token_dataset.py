@@ -198,10 +198,9 @@ def split_items(num_items: int, validation: float, *, split: str | None) -> rang
 
 
 def _num_validation(num_items: int, validation: float) -> int:
-    is_part = isinstance(validation, float) and 0 < validation < 1
-    if is_part:  # in the decimal digits that were typed: 100 * 0.07 is 7.000000000000001 in binary
+    if 0 < validation < 1:  # as typed in decimal digits: in binary, 100 * 0.07 is more than 7
         return math.ceil(num_items * Fraction(repr(float(validation))))
-    if isinstance(validation, bool) or validation != int(validation) or validation < 0:
+    if isinstance(validation, bool) or not float(validation).is_integer() or validation < 0:
         raise ConfigError(f"validation is {validation}, expected a number of items or a part of 1")
     if validation > num_items:
         raise ConfigError(f"validation is {validation}, but there are {num_items} items")

@@ -83,6 +83,8 @@ def flex_block_mask(document_ids: Tensor, *, block_size: int = 128) -> BlockMask
     before = torch.ones(num_blocks, num_blocks, dtype=torch.bool, device=ids.device).tril(-1)
     shared = before & (last[:, None, :] >= first[:, :, None])  # (B, N, N): q blocks, k blocks
     full = before & (first[:, None, :] == last[:, :, None])
+    if seq_len % block_size:
+        full[:, -1] = False  # places past the end of the row are in no document
     partial = (shared & ~full) | torch.eye(num_blocks, dtype=torch.bool, device=ids.device)
     return BlockMask.from_kv_blocks(
         *_block_lists(partial),
