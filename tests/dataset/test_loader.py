@@ -290,3 +290,19 @@ def test_tensors_hold_the_same_as_arrays():
         _, parts = next(loader)
     for name, array in plan.batch(0, rank=1, world_size=2).items():
         assert torch.equal(torch.cat([part[name] for part in parts]), torch.from_numpy(array))
+
+
+def test_a_transform_knows_step_and_row_and_so_is_the_same_for_all_ranks():
+    def number(batch: Batch, *, step: int, first_row: int) -> Batch:
+        rows = first_row + np.arange(len(batch.token_ids))
+        return Batch(batch, marks=1000 * step + rows)
+
+    def marks(world_size: int) -> list[int]:
+        parts: list[int] = []
+        for rank in range(world_size):
+            loader = Loader(small_plan(), rank, world_size, start_step=7, transform=number)
+            parts += take(loader, 1)[0][1].marks.tolist()
+            loader.close()
+        return parts
+
+    assert marks(1) == marks(3) == list(range(7000, 7012))

@@ -2,7 +2,7 @@
 
 from tokenmill.dataset.batch import IGNORED, PADDING, Batch
 from tokenmill.dataset.explain import Explanation, explain
-from tokenmill.dataset.loader import Loader, LoaderStats
+from tokenmill.dataset.loader import Loader, LoaderStats, Transform
 from tokenmill.dataset.masks import cu_seqlens, document_mask, max_seqlen
 from tokenmill.dataset.open_source import open_source
 from tokenmill.dataset.packing import Packing, open_rows
@@ -10,6 +10,7 @@ from tokenmill.dataset.permutation import permute, unpermute
 from tokenmill.dataset.plan import Indices, Plan
 from tokenmill.dataset.plan_settings import Amendment, Source, Stage
 from tokenmill.dataset.rows import Accounting, DocumentSpan, Rows
+from tokenmill.dataset.speed import LoaderSpeed, measure_loader
 from tokenmill.dataset.token_dataset import TokenDataset, get_dataset
 from tokenmill.dataset.token_source import StoreSource, TokenSource
 from tokenmill.dataset.which import Appearance, DocumentPart, RowFacts, which_rows, which_steps
@@ -26,6 +27,7 @@ __all__ = [
     "Explanation",
     "Indices",
     "Loader",
+    "LoaderSpeed",
     "LoaderStats",
     "Packing",
     "Plan",
@@ -36,11 +38,13 @@ __all__ = [
     "StoreSource",
     "TokenDataset",
     "TokenSource",
+    "Transform",
     "cu_seqlens",
     "document_mask",
     "explain",
     "get_dataset",
     "max_seqlen",
+    "measure_loader",
     "open_rows",
     "open_source",
     "permute",

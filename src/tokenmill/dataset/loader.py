@@ -68,6 +68,7 @@ class Loader:
         device: Where tensors go; the copy overlaps with what the consumer does.
         pin_memory: Whether tensors go through page-locked memory; by default if there is a device
             that gains by it.
+        transform: Changes each batch in the background, before it becomes tensors.
     """
 
     def __init__(  # noqa: PLR0913  (one place to say how a rank is fed)
@@ -83,6 +84,7 @@ class Loader:
         output: Output = "numpy",
         device: Any = None,
         pin_memory: bool | None = None,
+        transform: Transform | None = None,
     ) -> None:
         self.plan = plan
         self.rank = rank
@@ -93,7 +95,7 @@ class Loader:
         self._check(start_step, micro_batches=micro_batches, output=output)
         self.micro_batches = micro_batches
         self._delivery = _choose_delivery(output, device=device, pin_memory=pin_memory)
-        self._make = partial(_make, plan, rank, world_size, self._delivery)
+        self._make = partial(_make, plan, (rank, world_size), transform, self._delivery)
         self._next = self._asked = start_step
         self._pending: deque[Future[Batch]] = deque()
         self._threads: ThreadPoolExecutor | None = None
@@ -222,6 +224,18 @@ class Loader:
                 )
 
 
+class Transform(Protocol):
+    """Changes a batch; for the same sequence of batches, by nothing but what it is given."""
+
+    def __call__(self, batch: Batch, *, step: int, first_row: int) -> Batch:
+        """Return the changed batch.
+
+        `first_row` is where its rows begin in the global batch of the step: what depends on step
+        and row alone is the same for any number of ranks. Every array has one item a row.
+        """
+        ...
+
+
 class Delivery(Protocol):
     """Makes of a batch of arrays what the consumer gets."""
 
@@ -251,9 +265,20 @@ def split_batch(batch: Batch, num_parts: int) -> tuple[Batch, ...]:
     return tuple(Batch({name: array[part] for name, array in batch.items()}) for part in parts)
 
 
-def _make(plan: Plan, rank: int, world_size: int, delivery: Delivery, step: int) -> Batch:
+def _make(
+    plan: Plan,
+    share: tuple[int, int],
+    transform: Transform | None,
+    delivery: Delivery,
+    step: int,
+) -> Batch:
     """Make what one rank gets at a step."""
-    return delivery.prepare(plan.batch(step, rank=rank, world_size=world_size))
+    rank, world_size = share
+    batch = plan.batch(step, rank=rank, world_size=world_size)
+    if transform is not None:
+        first_row = plan.rank_part(step, rank=rank, world_size=world_size).start
+        batch = transform(batch, step=step, first_row=first_row)
+    return delivery.prepare(batch)
 
 
 def _choose_delivery(output: Output, *, device: Any, pin_memory: bool | None) -> Delivery:
