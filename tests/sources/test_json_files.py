@@ -131,11 +131,12 @@ def test_an_element_over_the_limit_is_passed_over_to_its_end(
 ):
     monkeypatch.setattr("tokenmill.sources.json_files.BATCH_BYTES", batch_bytes)
     path = tmp_path / "a.json"
-    hostile = ["x" * 50 + "\\" * count + '", ["' for count in range(4)]
+    # With all lengths, so that data is let go of at each place among backslashes and quotes.
+    hostile = ["x" * size + "\\" * (size % 3) + '", ["' + "x" * 40 for size in range(40)]
     path.write_text(json.dumps(["a", *hostile, "b"]), encoding="utf-8")
     found = read_all(path, max_document_bytes=30)
-    assert found.documents == [(0, 0, "a"), (0, 5, "b")]
-    assert found.rejects == [(0, position, "too-long") for position in range(1, 5)]
+    assert found.documents == [(0, 0, "a"), (0, 41, "b")]
+    assert found.rejects == [(0, position, "too-long") for position in range(1, 41)]
 
 
 def test_a_json_file_with_one_object_per_line_is_jsonl(read_all, tmp_path: Path):

@@ -69,7 +69,7 @@ class _BlockReader:
         self._rest = b""
 
     def seek_document(self) -> bool:
-        """Move behind the next delimiter; tell whether that is in the span."""
+        """Move behind the next delimiter, as far as the span goes; tell whether there is one."""
         width = len(self._delimiter)
         while self.offset + width < self._span.stop:  # else even one right here would be too late
             data = self._rest + self._stream.read(BATCH_BYTES)
@@ -79,7 +79,7 @@ class _BlockReader:
             skipped = found + width if found >= 0 else max(len(data) - width + 1, 0)
             self.offset, self._rest = self.offset + skipped, data[skipped:]
             if found >= 0:
-                return self.offset < self._span.stop
+                return True
         return False
 
     def blocks(self) -> Iterator[Block | Reject]:

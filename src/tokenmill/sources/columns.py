@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -66,7 +67,7 @@ def read_parquet(file: SourceFile, span: Span, settings: SourceSettings) -> Iter
             return
         stop = span.stop or reader.metadata.num_row_groups
         for group in range(span.start, stop):
-            row = reader.first_row(group)
+            row = reader.first_rows[group]
             batches = reader.arrays(group)
             while True:
                 try:
@@ -93,10 +94,9 @@ class _ParquetReader:
         self._column = ".".join(self._path)
         names = [self.metadata.schema.column(i).path for i in range(len(self.metadata.schema))]
         self._index = names.index(self._column)
-
-    def first_row(self, group: int) -> int:
-        """Return the number of the row in the file with which a row group begins."""
-        return sum(self.metadata.row_group(before).num_rows for before in range(group))
+        groups = range(self.metadata.num_row_groups)
+        num_rows = (self.metadata.row_group(group).num_rows for group in groups)
+        self.first_rows = list(accumulate(num_rows, initial=0))  # of each row group, in the file
 
     def arrays(self, group: int) -> Iterator[Any]:
         """Yield the text of a row group, array by array."""
@@ -105,7 +105,7 @@ class _ParquetReader:
         chunk = self.metadata.row_group(group).column(self._index)
         num_rows = max(self.metadata.row_group(group).num_rows, 1)
         row_bytes = max(chunk.total_uncompressed_size // num_rows, 1)
-        batch_rows = min(max(BATCH_BYTES // row_bytes, 1), BATCH_DOCUMENTS)
+        most_rows = _DICTIONARY_ROWS if chunk.has_dictionary_page else BATCH_DOCUMENTS
         # A few stored bytes can stand for endless text if rows share the values of a dictionary.
         # Such a column keeps its dictionary until rows are read; other text would only be slower.
         is_suspicious = chunk.has_dictionary_page and (
@@ -121,9 +121,7 @@ class _ParquetReader:
             page_checksum_verification=True,
         )
         batches = parquet.iter_batches(
-            batch_size=min(batch_rows, _DICTIONARY_ROWS)
-            if chunk.has_dictionary_page
-            else batch_rows,
+            batch_size=min(max(BATCH_BYTES // row_bytes, 1), most_rows),
             row_groups=[group],
             columns=[self._column],
             use_threads=False,

@@ -32,6 +32,8 @@ _NEVER_COMPRESSED = {"parquet", "arrow"}
 # Files that describe the data beside them.
 _DESCRIPTIONS = {
     "metadata.json",
+    "metadata.yaml",
+    "metadata.yml",
     "dataset_info.json",
     "dataset_infos.json",
     "dataset_dict.json",

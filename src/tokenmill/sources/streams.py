@@ -64,8 +64,9 @@ class PlainStream:
 
     def read(self, size: int, /) -> bytes:
         """Return the next `size` bytes, fewer only before the end, none at the end."""
+        left = self._size - self._position
         try:
-            data = self._raw.read(size)
+            data = self._raw.read(min(size, left + 1))  # memory is taken for all that is asked for
         except OSError as error:
             raise storage_error(error, self._path) from error
         self._position += len(data)

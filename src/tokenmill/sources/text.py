@@ -76,9 +76,8 @@ def _read_content(file: SourceFile, span: Span, *, max_bytes: int) -> bytes | by
         return too_long(span.file, 0, num_bytes=file.size, max_bytes=max_bytes)
     with open_stream(file) as stream:
         try:
-            size = BATCH_BYTES if file.compression else file.size + 1
-            content = stream.read(size)
-            if len(content) == size:
+            content = stream.read(BATCH_BYTES if file.compression else file.size + 1)
+            if file.compression or len(content) < file.size:
                 content = bytearray(content)
                 while len(content) <= max_bytes and (data := stream.read(BATCH_BYTES)):
                     content += data
