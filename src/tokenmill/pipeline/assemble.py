@@ -17,7 +17,7 @@ from tokenmill.pipeline.parts import Docs, Ids, Part, lengths
 from tokenmill.store import DOCS_DTYPE, ShardWriter
 
 
-class ShardTask(msgspec.Struct, frozen=True):
+class ShardTask(msgspec.Struct, frozen=True, tag=True):
     """One shard of the run that writes to `output`."""
 
     output: str

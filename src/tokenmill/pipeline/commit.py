@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import xxhash
 
+from tokenmill import __version__
 from tokenmill.files import atomic_write
 from tokenmill.pipeline.journal import FinishedShard, Journal
 from tokenmill.pipeline.limit import Kept
@@ -31,7 +32,7 @@ from tokenmill.store import (
 )
 from tokenmill.tokenizer import Tokenizer
 
-_LIBRARIES = ("tokenmill", "numpy", "fastokens", "tokenizers")
+_LIBRARIES = ("numpy", "fastokens", "tokenizers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +54,7 @@ def commit(plan: RunPlan, tokenizer: Tokenizer, *, journal: Journal, made: Made)
     rejects = _write_rejects(journal, receipts)
     metadata = Metadata(
         created=datetime.now(UTC).replace(microsecond=0),
-        versions={name: version(name) for name in _LIBRARIES},
+        versions={"tokenmill": __version__, **{name: version(name) for name in _LIBRARIES}},
         dtype=plan.dtype,
         bos_id=plan.bos_id,
         eos_id=plan.eos_id,

@@ -35,7 +35,7 @@ from tokenmill.store import (
 PROGRESS_SECONDS = 2.0
 
 
-class FinishedShard(msgspec.Struct, frozen=True):
+class FinishedShard(msgspec.Struct, frozen=True, tag=True):
     """A published shard: the tokens it covers, and its entry for the metadata."""
 
     split: str

@@ -58,7 +58,7 @@ class SourceCount(msgspec.Struct, frozen=True):
     num_bytes: int
 
 
-class Receipt(msgspec.Struct, frozen=True, kw_only=True):
+class Receipt(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Proof of a finished unit."""
 
     unit: int

@@ -16,11 +16,11 @@ from tokenmill.config import resolve
 from tokenmill.engine import LocalEngine, ProcessEngine, resolve_workers
 from tokenmill.errors import BadDocumentError, ConfigError
 from tokenmill.files import exclusive_lock, storage_error
-from tokenmill.pipeline.assemble import ShardTask, assemble_shard
+from tokenmill.pipeline.assemble import ShardTask
 from tokenmill.pipeline.commit import Made, commit
 from tokenmill.pipeline.context import RunContext, enter_run, leave_run
 from tokenmill.pipeline.journal import FinishedShard, Journal
-from tokenmill.pipeline.layout import SPLITS, Stream, split_tokens
+from tokenmill.pipeline.layout import SPLITS, ShardLayout, Stream, split_tokens
 from tokenmill.pipeline.limit import (
     CutRules,
     Kept,
@@ -33,15 +33,10 @@ from tokenmill.pipeline.parts import Part, Receipt, SourceCount, count_documents
 from tokenmill.pipeline.plan import RunPlan, check_same_run, make_plan, plan_record
 from tokenmill.pipeline.resume import recover
 from tokenmill.pipeline.settings import TokenizeSettings
-from tokenmill.pipeline.shuffled import (
-    ShuffledShardTask,
-    assemble_shuffled,
-    bucket_tokens,
-    shuffled_tasks,
-)
-from tokenmill.pipeline.unit import UnitTask, tokenize_unit
+from tokenmill.pipeline.shuffled import ShuffledShardTask, bucket_tokens, shuffled_tasks
+from tokenmill.pipeline.unit import UnitTask
+from tokenmill.pipeline.work import Task, work
 from tokenmill.progress import Event, Report, silent
-from tokenmill.sources import Unit
 from tokenmill.store import (
     METADATA_NAME,
     RUN_FOLDER,
@@ -53,10 +48,8 @@ from tokenmill.store import (
 )
 from tokenmill.tokenizer import Tokenizer, load_tokenizer
 
-WAVE_BYTES = 16 << 30
-"""Input after which finished shards are written and their parts removed: bounds the disk needed."""
-UNITS_AT_A_TIME = 2
-"""Of a process: while one unit is being finished, the next keeps its encoders busy."""
+TASKS_AT_A_TIME = 3
+"""Of a process: two units, so that its encoders always have work, and a shard to be written."""
 THREADS_PER_PROCESS = 4
 """Encoder threads that one interpreter can keep fed; more of them get processes of their own."""
 
@@ -145,6 +138,7 @@ class Run:
         self.streams = {split: Stream(split) for split in SPLITS}
         self.num_in_order = 0  # units finished without a gap
         self.tokens_in_order = 0
+        self.in_work: dict[tuple[str, int], ShardLayout] = {}
         self.kept: Kept | None = None  # set once max_tokens is reached
         self.kept_unit = -1
 
@@ -152,19 +146,13 @@ class Run:
         """Do what is left to do and return the metadata of the complete store."""
         self._resume()
         self.journal.log(event="start", workers=self.workers, units=len(self.plan.units))
-        for wave in self._waves():
-            self._tokenize(wave)
-            if not self.settings.needs_all_parts:
-                self._follow_units()
-                self._assemble_in_order(complete=False)
-                self._drop_consumed()
+        self._work(self._units_and_shards())
         if self.settings.val_documents:
             self._choose_val()
         if self.settings.shuffle is None:
-            self._follow_units()
-            self._assemble_in_order(complete=True)
+            self._work(self._ready_shards(complete=True))
         else:
-            self._assemble_shuffled()
+            self._work(self._shuffled_shards())
         metadata = self._commit()
         self.journal.log(event="complete", digest=metadata.digest)
         self.journal.finish()
@@ -181,44 +169,28 @@ class Run:
             self.report(Event(stage="tokenize", message=message))
         self._report_units()
 
-    # -- units to parts
-
-    def _waves(self) -> Iterator[list[Unit]]:
-        """Yield units in order, in groups whose parts are allowed on disk together."""
-        wave: list[Unit] = []
-        num_bytes = 0
-        per_unit = max(self.plan.total_bytes // max(len(self.plan.units), 1), 1)
-        for unit in self.plan.units:
-            wave.append(unit)
-            num_bytes += per_unit
-            if num_bytes >= WAVE_BYTES and not self.settings.needs_all_parts:
-                yield wave
-                wave, num_bytes = [], 0
-        yield wave
-
-    def _tokenize(self, units: list[Unit]) -> None:
-        """Make the parts that are missing."""
-        results = self._unit_engine().run(tokenize_unit, self._unit_tasks(units))
+    def _work(self, tasks: Iterator[Task]) -> None:
+        """Run tasks as they come and note what they made."""
+        results = self._engine().run(work, tasks)
         try:
-            for receipt in results:
-                self.receipts[receipt.unit] = receipt
-                self._count(receipt)
-                self._check_rejects()
-                self._report_units()
+            for made in results:
+                if isinstance(made, Receipt):
+                    self._finish_unit(made)
+                else:
+                    self._finish_shard(made)
         finally:
             results.close()
 
-    def _unit_engine(self) -> LocalEngine | ProcessEngine:
+    def _engine(self) -> LocalEngine | ProcessEngine:
         if self.num_processes == 1:
-            return LocalEngine(UNITS_AT_A_TIME)
-        return ProcessEngine(self.num_processes, num_threads=UNITS_AT_A_TIME)
+            return LocalEngine(TASKS_AT_A_TIME)
+        return ProcessEngine(self.num_processes, num_threads=TASKS_AT_A_TIME)
 
-    def _unit_tasks(self, units: list[Unit]) -> Iterator[UnitTask]:
-        """Yield tasks for units that have no part yet, until max_tokens is reached."""
-        stops_early = self.settings.max_tokens is not None and not self.settings.needs_all_parts
-        for unit in units:
-            if stops_early:
-                self._follow_units()
+    def _units_and_shards(self) -> Iterator[Task]:
+        """Yield units that have no part yet, and shards as soon as their tokens are all there."""
+        for unit in self.plan.units:
+            if not self.settings.needs_all_parts:
+                yield from self._ready_shards(complete=False)
                 if self.kept is not None:
                     return
             if unit.index not in self.receipts:
@@ -229,6 +201,14 @@ class Run:
                     num_threads=-(-self.workers // self.num_processes),
                 )
 
+    # -- units to parts
+
+    def _finish_unit(self, receipt: Receipt) -> None:
+        self.receipts[receipt.unit] = receipt
+        self._count(receipt)
+        self._check_rejects()
+        self._report_units()
+
     def _follow_units(self) -> None:
         """Lay out the tokens of units that are finished without a gap, up to max_tokens."""
         limit = self.settings.max_tokens
@@ -238,10 +218,8 @@ class Run:
             left = None if limit is None else limit - self.tokens_in_order
             if left is not None and receipt.num_tokens >= left:
                 part, rules = self.context.part(receipt.unit), self._cut_rules()
-                self.kept, self.kept_unit = (
-                    keep_of_part(part, limit=left, rules=rules),
-                    receipt.unit,
-                )
+                self.kept = keep_of_part(part, limit=left, rules=rules)
+                self.kept_unit = receipt.unit
                 counts = self.kept.counts
             for split, stream in self.streams.items():
                 stream.extend(receipt.unit, split_tokens(counts, split))
@@ -276,23 +254,34 @@ class Run:
 
     # -- parts to shards
 
-    def _assemble_in_order(self, *, complete: bool) -> None:
-        """Write the shards whose tokens are all there."""
-        size = self.settings.shard_tokens
-        tasks = [
-            ShardTask(self.output, self.threshold, layout)
-            for stream in self.streams.values()
-            for layout in stream.take_shards(size, complete=complete)
-            if (layout.split, layout.index) not in self.shards
-        ]
-        self._record(LocalEngine(self.workers).run(assemble_shard, tasks))
+    def _ready_shards(self, *, complete: bool) -> Iterator[ShardTask]:
+        """Yield shards whose tokens are all there and that are not on disk yet."""
+        self._follow_units()
+        for stream in self.streams.values():
+            for layout in stream.take_shards(self.settings.shard_tokens, complete=complete):
+                if (layout.split, layout.index) not in self.shards:
+                    self.in_work[layout.split, layout.index] = layout
+                    yield ShardTask(self.output, self.threshold, layout)
 
-    def _assemble_shuffled(self) -> None:
-        """Write all shards, in shuffled order."""
+    def _finish_shard(self, shard: FinishedShard) -> None:
+        """Record a shard, and remove the parts that only it needed: bounds the disk in use."""
+        key = shard.split, shard.index
+        self.journal.write_shard(shard)
+        self.shards[key] = shard
+        layout = self.in_work.pop(key, None)
+        if layout is None or self.settings.max_tokens is not None:
+            return  # which part a limit falls into is found again after a crash
+        needed = {slot.unit for stream in self.streams.values() for slot in stream.slots}
+        needed.update(slot.unit for other in self.in_work.values() for slot in other.slots)
+        for slot in layout.slots:
+            if slot.unit not in needed:
+                self.journal.drop_part(self.receipts[slot.unit])
+
+    def _shuffled_shards(self) -> Iterator[ShuffledShardTask]:
+        """Yield the shards of a shuffled store that are not on disk yet."""
         limit = self.settings.max_tokens
         if limit is not None and self.totals["tokens"] >= limit:
             self.kept = keep_shuffled(self._parts, limit=limit, rules=self._cut_rules())
-        tasks: list[ShuffledShardTask] = []
         for split in SPLITS:
             whole = ShuffledShardTask(
                 output=self.output,
@@ -302,23 +291,9 @@ class Run:
                 num_units=len(self.plan.units),
             )
             totals = bucket_tokens(self._parts(), split=split, threshold=self.threshold)
-            tasks += shuffled_tasks(whole, totals, shard_tokens=self.settings.shard_tokens)
-        missing = [task for task in tasks if (task.split, task.index) not in self.shards]
-        self._record(LocalEngine(self.workers).run(assemble_shuffled, missing))
-
-    def _record(self, results: Iterator[FinishedShard]) -> None:
-        for shard in results:
-            self.journal.write_shard(shard)
-            self.shards[shard.split, shard.index] = shard
-
-    def _drop_consumed(self) -> None:
-        """Remove parts whose tokens are all in finished shards."""
-        if self.settings.max_tokens is not None:
-            return  # which part the limit falls into is found again after a crash
-        needed = {slot.unit for stream in self.streams.values() for slot in stream.slots}
-        for unit in range(self.num_in_order):
-            if unit not in needed:
-                self.journal.drop_part(self.receipts[unit])
+            for task in shuffled_tasks(whole, totals, shard_tokens=self.settings.shard_tokens):
+                if (task.split, task.index) not in self.shards:
+                    yield task
 
     def _choose_val(self) -> None:
         """Find the content hash that gives val its number of documents, and count by it."""

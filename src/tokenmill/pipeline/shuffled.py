@@ -28,7 +28,7 @@ GROUP_TOKENS = 1 << 22
 """Tokens gathered at a time; a bucket or a document that is larger is gathered alone."""
 
 
-class ShuffledShardTask(msgspec.Struct, frozen=True, kw_only=True):
+class ShuffledShardTask(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """One shard of a shuffled split."""
 
     output: str

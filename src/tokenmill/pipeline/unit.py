@@ -32,7 +32,7 @@ LONG_TEXT_CHARS = 1 << 23
 """A longer document is encoded piece by piece instead of as a whole."""
 
 
-class UnitTask(msgspec.Struct, frozen=True, kw_only=True):
+class UnitTask(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """One unit of the run that writes to the folder `output`."""
 
     output: str
