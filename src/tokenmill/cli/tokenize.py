@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from tokenmill.cli.options import json_option, progress_option, resolve_settings, settings_options
-from tokenmill.pipeline.settings import TokenizeSettings
+from tokenmill.pipeline import TokenizeSettings
 
 EPILOG = """\b
 Examples:

@@ -10,7 +10,7 @@ import msgspec
 
 from tokenmill.errors import ConfigError, SettingsChangedError
 from tokenmill.pipeline.settings import MEBIBYTE, TokenizeSettings
-from tokenmill.sources import SourceFile, Unit, cut_units, find_files
+from tokenmill.sources import SourceFile, SourceSettings, Unit, cut_units, find_files
 from tokenmill.store import choose_dtype
 from tokenmill.tokenizer import Tokenizer
 
@@ -57,7 +57,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 def make_plan(settings: TokenizeSettings, tokenizer: Tokenizer) -> RunPlan:
     """Find the input, cut it into units, and settle everything that was left to be chosen."""
-    files = find_files(settings.source_settings())
+    files = find_files(source_settings(settings))
     unit_bytes = settings.unit_bytes or choose_unit_bytes(sum(file.size for file in files))
     return RunPlan(
         settings=settings,
@@ -69,6 +69,17 @@ def make_plan(settings: TokenizeSettings, tokenizer: Tokenizer) -> RunPlan:
         eos_id=_special_id(tokenizer, "eos") if settings.eos else None,
         fingerprint=tokenizer.fingerprint,
         tokenizer_file=tokenizer.definition_name,
+    )
+
+
+def source_settings(settings: TokenizeSettings) -> SourceSettings:
+    """Return the part of the settings that says what to read."""
+    return SourceSettings(
+        places=settings.sources,
+        format=settings.format,
+        separator=settings.separator,
+        text_field=settings.text_field,
+        max_document_bytes=settings.max_document_bytes,
     )
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tokenmill.errors import ConfigError
-from tokenmill.sources import SourceSettings
 
 MEBIBYTE = 1 << 20
 
@@ -80,16 +79,6 @@ class TokenizeSettings:
     def needs_all_parts(self) -> bool:
         """Whether the order or the split of documents is known only when every unit is done."""
         return self.shuffle is not None or bool(self.val_documents)
-
-    def source_settings(self) -> SourceSettings:
-        """Return the part of the settings that says what to read."""
-        return SourceSettings(
-            places=self.sources,
-            format=self.format,
-            separator=self.separator,
-            text_field=self.text_field,
-            max_document_bytes=self.max_document_bytes,
-        )
 
     def content(self) -> dict[str, Any]:
         """Return the settings that decide the content of the store, as JSON-able values."""

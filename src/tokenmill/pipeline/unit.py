@@ -25,6 +25,7 @@ from tokenmill.pipeline.parts import (
     PartWriter,
     Receipt,
 )
+from tokenmill.pipeline.plan import source_settings
 from tokenmill.sources import Batch, Reject, SourceFile, Unit, read_unit
 from tokenmill.store import narrow
 
@@ -74,7 +75,7 @@ def _write_documents(run: RunContext, task: UnitTask, writer: PartWriter) -> Non
         writer.add_blank(num_blank)
 
     try:
-        for batch in read_unit(run.files, task.unit, run.settings.source_settings()):
+        for batch in read_unit(run.files, task.unit, source_settings(run.settings)):
             check_stop()
             _note_skipped(batch, run.files[batch.file], writer, fail=task.fail_on_reject)
             if len(batch.texts) == 1 and len(batch.texts[0]) > LONG_TEXT_CHARS:

@@ -10,7 +10,7 @@ import msgspec
 
 from tokenmill.engine import resolve_workers
 from tokenmill.pipeline.parts import PART_DOCS_DTYPE
-from tokenmill.pipeline.plan import RunPlan, make_plan
+from tokenmill.pipeline.plan import RunPlan, make_plan, source_settings
 from tokenmill.pipeline.settings import MEBIBYTE, TokenizeSettings
 from tokenmill.progress import count, duration
 from tokenmill.sources import read_unit
@@ -95,7 +95,7 @@ def _sample(plan: RunPlan, tokenizer: Tokenizer) -> tuple[int, int, int, float]:
     started = time.perf_counter()
     step = max(len(plan.units) // SAMPLE_UNITS, 1)
     for unit in plan.units[::step]:
-        for batch in read_unit(plan.files, unit, plan.settings.source_settings()):
+        for batch in read_unit(plan.files, unit, source_settings(plan.settings)):
             if not batch.texts:
                 continue
             ids, _ = tokenizer.encode_batch(batch.texts, allow_special=plan.settings.allow_special)
