@@ -199,3 +199,9 @@ def test_each_file_can_be_one_document(read_all, tmp_path: Path):
     assert found.documents == [(0, 0, "x = 1\r\n\r\ny = 2\n")]
     assert found.rejects == [(2, 0, "invalid-utf8"), (3, 0, "too-long")]
     assert found.num_blank == 2
+
+
+def test_utf16_is_recognised(read_all, tmp_path: Path):
+    path = tmp_path / "a.txt"
+    path.write_text("one\ntwo\n", encoding="utf-16")
+    assert "UTF-16" in read_all(path).details[0]

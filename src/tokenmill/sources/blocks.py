@@ -3,8 +3,8 @@ r"""Cuts a byte stream at a delimiter into blocks of whole documents, from any b
 A document starts at byte 0 and after each delimiter. The range [start, stop) owns the documents
 that *start* in it, to their ends, even past `stop`. Ranges that cover a file own each one once:
 
-    start=3          stop=8
-    | a b \n c d e \n f g |  h i \n j       owns "cde" (it starts at 3) and "fghi"
+    byte   0 1 2  3 4 5 6  7 8 9 10
+           a b \n c d e \n f g h \n     [0, 3) owns "ab", [3, 8) owns "cde" and "fgh", [8, 11) none
 
 To know whether a document starts exactly at `start`, the bytes just before it are read too.
 """

@@ -16,22 +16,17 @@ from numpy.typing import NDArray
 
 from tokenmill.errors import ConfigError, MissingDependencyError
 from tokenmill.files import open_input, storage_error
-from tokenmill.sources.documents import (
-    BATCH_BYTES,
-    BATCH_DOCUMENTS,
-    Batch,
-    Reject,
-    too_long,
-)
+from tokenmill.sources.documents import BATCH_BYTES, BATCH_DOCUMENTS, Batch, Reject, too_long
 from tokenmill.sources.settings import SourceFile, SourceSettings, Span
+from tokenmill.sources.streams import size_changed
 
 if TYPE_CHECKING:
     from types import ModuleType
 
 _ARROW_FILE_MAGIC = b"ARROW1"
-_STREAMED_CHUNK_BYTES = 32 * 1024 * 1024
+_STREAMED_CHUNK_BYTES = 32 * 1024 * 1024  # smaller ones are read at once, which is a little faster
 _DICTIONARY_ROWS = 1024
-_SUSPICIOUS_ROW_BYTES = 256
+_SUSPICIOUS_ROW_BYTES = 64
 _SUSPICIOUS_RATIO = 64
 
 
@@ -68,17 +63,12 @@ def read_parquet(file: SourceFile, span: Span, settings: SourceSettings) -> Iter
         stop = span.stop or reader.metadata.num_row_groups
         for group in range(span.start, stop):
             row = reader.first_rows[group]
-            batches = reader.arrays(group)
-            while True:
-                try:
-                    array = next(batches, None)
-                except (pa.ArrowException, OSError) as error:
-                    yield _damage(file, span.file, row, error=error)
-                    break
-                if array is None:
-                    break
-                yield from _read_rows(array, span.file, row=row, settings=settings)
-                row += len(array)
+            try:
+                for array in reader.arrays(group):
+                    yield from _read_rows(array, span.file, row=row, settings=settings)
+                    row += len(array)
+            except (pa.ArrowException, OSError) as error:
+                yield _damage(file, span.file, row, error=error)
 
 
 class _ParquetReader:
@@ -260,8 +250,7 @@ def _make_batch(
 ) -> Batch:
     """Put texts into a batch, and nulls, invalid UTF-8 and long ones into its rejects."""
     batch = Batch(file, values, rows.astype(np.uint64), int(lengths.sum()))
-    is_plain = None not in values and not any(isinstance(value, bytes) for value in values)
-    if is_plain and int(lengths.max(initial=0)) <= max_bytes:
+    if set(map(type, values)) == {str} and int(lengths.max()) <= max_bytes:
         return batch
     texts: list[str] = []
     is_document = np.zeros(len(values), dtype=np.bool_)
@@ -319,6 +308,8 @@ def _values(array: Any) -> list[Any]:
 def _open(file: SourceFile) -> Iterator[Any]:
     pa = _pyarrow()
     with open_input(file.path) as raw, pa.PythonFile(raw, mode="r") as source:
+        if source.size() != file.size:
+            raise size_changed(file, source.size())
         yield source
 
 

@@ -37,11 +37,7 @@ def read_csv(file: SourceFile, span: Span, settings: SourceSettings) -> Iterator
     else:
         column = _find_column(names, settings.text_field, place=file.path)
         for position, row in enumerate(rows):
-            text = (
-                row
-                if isinstance(row, Reject)
-                else _text(row, column, width=len(names), lines=lines)
-            )
+            text = _text(row, column, width=len(names), lines=lines)
             if isinstance(text, Reject):
                 yield from builder.reject(position, text.reason, detail=text.detail)
             else:
@@ -71,7 +67,9 @@ def _read_rows(reader: Iterator[list[str]], lines: _Lines) -> Iterator[list[str]
                 yield row
 
 
-def _text(row: list[str], column: int, *, width: int, lines: _Lines) -> str | Reject:
+def _text(row: list[str] | Reject, column: int, *, width: int, lines: _Lines) -> str | Reject:
+    if isinstance(row, Reject):
+        return row
     if len(row) != width:
         detail = f"the row has {len(row)} fields, the first row has {width}"
         return Reject(lines.file, 0, "bad-row", detail)

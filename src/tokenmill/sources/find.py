@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 
 import msgspec
@@ -50,6 +50,7 @@ def find_files(settings: SourceSettings) -> list[SourceFile]:
     """
     files: list[SourceFile] = []
     places: dict[str, str] = {}
+    real_folder = cache(_real_path)
     for place in settings.places:
         found = list(_files_of(place, settings))
         if not found:
@@ -58,7 +59,7 @@ def find_files(settings: SourceSettings) -> list[SourceFile]:
                 hint=f"known are {', '.join(_FORMATS)}; or say what they are with --format",
             )
         for file in found:
-            identity = _identity(file.path)
+            identity = _identity(file.path, real_folder)
             if identity in places:
                 raise ConfigError(
                     f"{file.path}: is read twice, for {places[identity]!r} and for {place!r}",
@@ -137,14 +138,13 @@ def _overlaps_itself(separator: str) -> bool:
     return any(separator.startswith(separator[cut:]) for cut in range(1, len(separator)))
 
 
-def _identity(path: str) -> str:
+def _identity(path: str, real_folder: Callable[[str], str]) -> str:
     """Return a name that is the same for all names of a file."""
     folder, name = os.path.split(path)
     if os.path.islink(path):  # noqa: PTH114
-        return os.path.realpath(path)
-    return os.path.join(_real_folder(folder), name)  # noqa: PTH118
+        return _real_path(path)
+    return os.path.join(real_folder(folder), name)  # noqa: PTH118
 
 
-@cache
-def _real_folder(folder: str) -> str:
-    return os.path.realpath(folder)
+def _real_path(path: str) -> str:
+    return os.path.realpath(path)

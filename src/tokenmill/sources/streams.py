@@ -53,29 +53,34 @@ def open_stream(file: SourceFile, start: int = 0) -> ByteStream:
     return ExpandedStream(plain, file.compression) if file.compression else plain
 
 
+def size_changed(file: SourceFile, found: int) -> StorageError:
+    """Return the error for a file that is not as long as it was; `found` may be a lower bound."""
+    more = "at least " if found > file.size else ""
+    return StorageError(
+        f"{file.path}: had {file.size} bytes when it was listed and now has {more}{found}",
+        hint="the input changes while it is read: wait until it is complete, then run again",
+    )
+
+
 class PlainStream:
     """The bytes of a file from `start`; they must be as many as when the file was listed."""
 
     def __init__(self, file: SourceFile, start: int = 0) -> None:
-        self._path, self._size, self._position = file.path, file.size, start
+        self._file, self._position = file, start
         self._raw = open_input(file.path)
         if start:
             self._raw.seek(start)
 
     def read(self, size: int, /) -> bytes:
         """Return the next `size` bytes, fewer only before the end, none at the end."""
-        left = self._size - self._position
+        left = self._file.size - self._position
         try:
             data = self._raw.read(min(size, left + 1))  # memory is taken for all that is asked for
         except OSError as error:
-            raise storage_error(error, self._path) from error
+            raise storage_error(error, self._file.path) from error
         self._position += len(data)
-        if self._position > self._size or (not data and self._position < self._size):
-            raise StorageError(
-                f"{self._path}: had {self._size} bytes when it was listed and now has "
-                f"{'more' if self._position > self._size else self._position}",
-                hint="the input changes while it is read: wait until it is complete, and run again",
-            )
+        if self._position > self._file.size or (not data and left > 0):
+            raise size_changed(self._file, self._position)
         return data
 
     def close(self) -> None:

@@ -99,7 +99,7 @@ class _Pieces:
         self.lengths = self.ends - self.starts  # as they stand in the file
         if self.offset == 0 and self.data.startswith(BOM) and self.lengths[0] >= len(BOM):
             self.starts[0] += len(BOM)
-        self.has_mixed_ends = False
+        self.is_joined = True  # all that stands between two documents is `delimiter`
         if is_line:
             self._drop_carriage_returns()
 
@@ -110,10 +110,8 @@ class _Pieces:
             found &= self.ends > self.starts
             found[-1] &= self.ends[-1] < len(self.data)  # a last line without \n keeps its \r
             self.ends = self.ends - found
-            if found.all():
-                self.delimiter = "\r\n"
-            else:
-                self.has_mixed_ends = True
+            self.delimiter = "\r\n"
+            self.is_joined = bool(found.all())
 
     def batch(self, file: int, *, max_bytes: int) -> tuple[Batch, NDArray[np.int64]]:
         """Return the documents, and the UTF-8 bytes of each."""
@@ -125,7 +123,7 @@ class _Pieces:
                 rejects.append(too_long(file, position, num_bytes=num_bytes, max_bytes=max_bytes))
                 is_document[index] = False
                 self.ends[index] = self.starts[index]
-                self.has_mixed_ends = True
+                self.is_joined = False
         texts = self._decode()
         if texts is None:
             texts = self._decode_each(file, is_document, rejects=rejects)
@@ -156,7 +154,7 @@ class _Pieces:
             if len(self.ends) == 1:
                 return [str(memoryview(data)[first:last], "utf-8")]
             is_short = last - first < _SHORT_LINE_BYTES * len(self.ends)
-            if is_short and not self.has_mixed_ends:
+            if is_short and self.is_joined:
                 return str(memoryview(data)[first:last], "utf-8").split(self.delimiter)
             bounds = zip(self.starts.tolist(), self.ends.tolist(), strict=True)
             return [data[start:end].decode() for start, end in bounds]
@@ -182,4 +180,6 @@ class _Pieces:
 def _invalid(file: int, position: int, *, error: UnicodeDecodeError, offset: int) -> Reject:
     byte = error.object[error.start]
     detail = f"byte 0x{byte:02x} at byte {offset + error.start} of the file: {error.reason}"
+    if offset == 0 and error.object[:2] in {b"\xff\xfe", b"\xfe\xff"}:
+        detail += "; this looks like UTF-16, which has to be turned into UTF-8 first"
     return Reject(file, position, "invalid-utf8", detail)
