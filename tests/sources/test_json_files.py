@@ -17,7 +17,7 @@ documents = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     values=st.lists(documents, max_size=6),
     indent=st.sampled_from([None, 0, 2]),
