@@ -12,7 +12,6 @@ from pathlib import Path
 import msgspec
 import xxhash
 
-from tokenmill import __version__
 from tokenmill.files import atomic_write
 from tokenmill.pipeline.journal import FinishedShard, Journal
 from tokenmill.pipeline.limit import Kept
@@ -32,7 +31,7 @@ from tokenmill.store import (
 )
 from tokenmill.tokenizer import Tokenizer
 
-_LIBRARIES = ("numpy", "fastokens", "tokenizers")
+_LIBRARIES = ("tokenmill", "numpy", "fastokens", "tokenizers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +53,7 @@ def commit(plan: RunPlan, tokenizer: Tokenizer, *, journal: Journal, made: Made)
     rejects = _write_rejects(journal, receipts)
     metadata = Metadata(
         created=datetime.now(UTC).replace(microsecond=0),
-        versions={"tokenmill": __version__, **{name: version(name) for name in _LIBRARIES}},
+        versions={name: version(name) for name in _LIBRARIES},
         dtype=plan.dtype,
         bos_id=plan.bos_id,
         eos_id=plan.eos_id,
