@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from tokenmill.tokenizer import ByteLevelBpe, Tokenizer, load_tokenizer, tokenizer_from_bpe
-from tokenmill.tokenizer.bpe import special_tokens
+from tokenmill.tokenizer.bpe import merges_from_ranks, special_tokens
 from tokenmill.tokenizer.builtin import gpt2
+from tokenmill.tokenizer.patterns import GPT2
 
 
 @pytest.fixture(scope="session")
@@ -29,6 +30,30 @@ def small_bpe(gpt2_bpe: ByteLevelBpe) -> ByteLevelBpe:
         merges=gpt2_bpe.merges[:2000],
         patterns=gpt2_bpe.patterns,
         added=special_tokens({"<|endoftext|>": 2256}),
+    )
+
+
+MIXED = "abeBTsStr1234 \n\r\t\u00a0\u3000'.,!?/-_\x00é\u0301\u017f²日本。，🦙"  # noqa: RUF001
+
+
+@pytest.fixture(scope="session")
+def mixing_bpe() -> ByteLevelBpe:
+    """A vocabulary with a token for any two characters of `MIXED`, of whatever kind they are.
+
+    A real vocabulary was trained on words of its own pattern, and so hides where others are cut.
+    Here a boundary between words that is missing or too many shows in the ids.
+    """
+    ranks = {bytes([byte]): byte for byte in range(256)}
+    for char in MIXED:
+        for stop in range(2, len(char.encode()) + 1):
+            ranks.setdefault(char.encode()[:stop], len(ranks))
+    for left in MIXED:
+        for right in MIXED:
+            ranks.setdefault((left + right).encode(), len(ranks))
+    merges = merges_from_ranks(ranks)
+    assert merges is not None
+    return ByteLevelBpe(
+        tokens={rank: token for token, rank in ranks.items()}, merges=merges, patterns=(GPT2,)
     )
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from functools import cache
 
 import numpy as np
@@ -15,7 +17,6 @@ from tokenmill.tokenizer import (
     tokenizer_from_bpe,
 )
 from tokenmill.tokenizer import patterns as known
-from tokenmill.tokenizer.builtin import gpt2
 from tokenmill.tokenizer.cuts import CutRule, cut_rule
 
 SEQUENCES = {
@@ -29,13 +30,13 @@ SEQUENCES = {
     "starcoder": (known.EACH_DIGIT, known.GPT2),
 }
 ADDED = (
-    AddedToken(id=2256, content="<|endoftext|>"),
-    AddedToken(id=2257, content="  ", special=False),
-    AddedToken(id=2258, content="a b", special=False),
-    AddedToken(id=2259, content="s.", special=False, single_word=True),
-    AddedToken(id=2260, content="1!", special=False, lstrip=True, rstrip=True),
-    AddedToken(id=2261, content=" t", special=False, single_word=True),
-    AddedToken(id=2262, content="\n\n"),
+    AddedToken(id=9000, content="<|endoftext|>"),
+    AddedToken(id=9001, content="  ", special=False),
+    AddedToken(id=9002, content="a b", special=False),
+    AddedToken(id=9003, content="ss.", special=False, single_word=True),
+    AddedToken(id=9004, content="11!", special=False, lstrip=True, rstrip=True),
+    AddedToken(id=9005, content=" t", special=False, single_word=True),
+    AddedToken(id=9006, content="\n\n"),
 )
 PIECES = [
     "a",
@@ -55,20 +56,22 @@ PIECES = [
 ]
 PIECES += ["\u3000", "'", "'s", "'LL", "'re", "’", "1", "23", "4567", "²", "日", "本語", "。", "，"]  # noqa: RUF001
 PIECES += ["!", "?", ".", "/", "-", '"', ")", "🦙", "\u200d", "\x00", "\x1c", "_", "THE", "ing"]
-PIECES += ["<|endoftext|>", "a b", "s.", "1!", " t", "กำ", "हि"]
+PIECES += ["<|endoftext|>", "a b", "ss.", "11!", " t", "กำ", "हि"]
 TEXTS = st.lists(st.sampled_from(PIECES), max_size=60).map("".join)
 
 
-@cache
-def tokenizer(name: str, *, added: bool = False) -> Tokenizer:
-    full = gpt2()
-    bpe = ByteLevelBpe(
-        tokens={i: full.tokens[i] for i in range(2256)},
-        merges=full.merges[:2000],
-        patterns=SEQUENCES[name],
-        added=ADDED if added else ADDED[:1],
-    )
-    return tokenizer_from_bpe(bpe, name)
+@pytest.fixture(scope="module")
+def make(mixing_bpe: ByteLevelBpe) -> Callable[..., Tokenizer]:
+    """Returns the tokenizer for a known sequence of patterns, with added tokens or without."""
+
+    @cache
+    def make(name: str, *, added: bool = False) -> Tokenizer:
+        bpe = dataclasses.replace(
+            mixing_bpe, patterns=SEQUENCES[name], added=ADDED if added else ADDED[:1]
+        )
+        return tokenizer_from_bpe(bpe, name)
+
+    return make
 
 
 def joined(pieces: list[np.ndarray]) -> list[int]:
@@ -76,19 +79,21 @@ def joined(pieces: list[np.ndarray]) -> list[int]:
 
 
 @pytest.mark.parametrize("name", SEQUENCES)
-def test_the_pieces_of_a_long_text_are_the_whole(name: str):
+def test_the_pieces_of_a_long_text_are_the_whole(name: str, make: Callable[..., Tokenizer]):
+    subject = make(name)
+
     @settings(max_examples=120, deadline=None)
     @given(TEXTS, st.integers(1, 30))
     def check(text: str, piece_chars: int) -> None:
-        pieces = list(tokenizer(name).encode_long(text, piece_chars=piece_chars))
-        assert joined(pieces) == tokenizer(name).encode(text)
+        pieces = list(subject.encode_long(text, piece_chars=piece_chars))
+        assert joined(pieces) == subject.encode(text)
 
     check()
 
 
 @pytest.mark.parametrize("allow_special", [False, True])
-def test_no_cut_disturbs_an_added_token(allow_special: bool):
-    subject = tokenizer("gpt2", added=True)
+def test_no_cut_disturbs_an_added_token(allow_special: bool, make: Callable[..., Tokenizer]):
+    subject = make("gpt2", added=True)
 
     @settings(max_examples=400, deadline=None)
     @given(TEXTS, st.integers(1, 10))
@@ -102,28 +107,38 @@ def test_no_cut_disturbs_an_added_token(allow_special: bool):
 
 
 @pytest.mark.parametrize("added", [False, True])
-def test_how_a_stream_is_chunked_makes_no_difference(added: bool):
-    subject = tokenizer("cl100k", added=added)
+def test_how_a_stream_is_chunked_makes_no_difference(added: bool, make: Callable[..., Tokenizer]):
+    subject = make("cl100k", added=added)
 
-    @settings(max_examples=200, deadline=None)
-    @given(st.lists(st.text(max_size=3) | TEXTS, max_size=12), st.integers(1, 20), st.booleans())
-    def check(chunks: list[str], piece_chars: int, allow_special: bool) -> None:
+    @settings(max_examples=400, deadline=None)
+    @given(TEXTS, st.integers(1, 5), st.integers(1, 12), st.booleans())
+    def check(text: str, chunk_chars: int, piece_chars: int, allow_special: bool) -> None:
+        chunks = [text[i : i + chunk_chars] for i in range(0, len(text), chunk_chars)]
         pieces = list(
             subject.encode_iterable(chunks, allow_special=allow_special, piece_chars=piece_chars)
         )
-        assert joined(pieces) == subject.encode("".join(chunks), allow_special=allow_special)
+        assert joined(pieces) == subject.encode(text, allow_special=allow_special)
 
     check()
 
 
+@pytest.mark.parametrize("token", ["a b", "ss.", "11!", " t", "<|endoftext|>"])
+def test_a_stream_waits_for_an_added_token_to_end(token: str, make: Callable[..., Tokenizer]):
+    subject = make("gpt2", added=True)
+    for num_chars in range(40):
+        text = "y" * num_chars + f".{token} y, {token}y"
+        pieces = list(subject.encode_iterable(list(text), allow_special=True, piece_chars=5))
+        assert joined(pieces) == subject.encode(text, allow_special=True)
+
+
 @pytest.mark.parametrize("text", ["It was a fine day, 日本語の文。改行\nand 12 more! " * 400])
-def test_a_long_text_is_really_cut(text: str):
-    pieces = list(tokenizer("gpt2").encode_long(text, piece_chars=100))
+def test_a_long_text_is_really_cut(text: str, small_tokenizer: Tokenizer):
+    pieces = list(small_tokenizer.encode_long(text, piece_chars=100))
     assert len(pieces) > len(text) / 110
-    assert joined(pieces) == tokenizer("gpt2").encode(text)
+    assert joined(pieces) == small_tokenizer.encode(text)
 
 
-def test_a_stream_is_encoded_as_it_comes():
+def test_a_stream_is_encoded_as_it_comes(small_tokenizer: Tokenizer):
     seen = 0
 
     def chunks():
@@ -132,18 +147,18 @@ def test_a_stream_is_encoded_as_it_comes():
             seen += 1
             yield "some words and more of them "
 
-    stream = tokenizer("gpt2").encode_iterable(chunks(), piece_chars=100)
+    stream = small_tokenizer.encode_iterable(chunks(), piece_chars=100)
     next(stream)
     assert seen < 10
 
 
 @pytest.mark.parametrize("text", ["a" * 5000, "1" * 5000, " " * 5000, "\n" * 5000, "!?" * 2500, ""])
-def test_a_text_without_a_safe_place_is_one_piece(text: str):
-    pieces = list(tokenizer("gpt2").encode_long(text, piece_chars=10))
+def test_a_text_without_a_safe_place_is_one_piece(text: str, small_tokenizer: Tokenizer):
+    pieces = list(small_tokenizer.encode_long(text, piece_chars=10))
     assert len(pieces) == (1 if text else 0)
-    assert joined(pieces) == tokenizer("gpt2").encode(text)
-    stream = tokenizer("gpt2").encode_iterable(list(text), piece_chars=10)
-    assert joined(list(stream)) == tokenizer("gpt2").encode(text)
+    assert joined(pieces) == small_tokenizer.encode(text)
+    stream = small_tokenizer.encode_iterable(list(text), piece_chars=10)
+    assert joined(list(stream)) == small_tokenizer.encode(text)
 
 
 def test_unknown_patterns_have_no_rule():

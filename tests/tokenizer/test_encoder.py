@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -12,21 +13,21 @@ from tokenizers import AddedToken as HfAddedToken
 from tokenizers import Tokenizer as HfTokenizer
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
-from tokenmill.tokenizer import ByteLevelBpe, Tokenizer, load_definition
+from tokenmill.tokenizer import (
+    AddedToken,
+    ByteLevelBpe,
+    Tokenizer,
+    load_definition,
+    tokenizer_from_bpe,
+)
+from tokenmill.tokenizer.bpe import special_tokens
 from tokenmill.tokenizer.encoder import why_not_fastokens
 from tokenmill.tokenizer.tokenizer_json import read_tokenizer_json, write_tokenizer_json
 
 MakeJson = Callable[..., dict[str, Any]]
 CORPUS = ["the cat sat on the mat", "a naïve café, 日本語 and 123 4567", "<s> and </s>, don't"] * 20
-TEXTS = [
-    "the cat",
-    "<s>the</s>",
-    "naïve 日本 123",
-    " two  spaces",
-    "ünknown 🦙\x00",
-    "",
-    "<mask> x",
-]
+TEXTS = ["the cat", "naïve 日本 123", " two  spaces", "ünknown 🦙\x00", ""]
+SPECIAL_TEXTS = ["<s>", "</s>", "<s>the</s>", "a </s> b", "<mask> x", "the<mask>", "[UNK]"]
 
 
 def trained(model: Any, trainer: Any, *, normalizer: Any = None, pre: Any = None) -> HfTokenizer:
@@ -84,7 +85,7 @@ def test_what_fastokens_does_not_serve_is_encoded_by_the_reference(kind: str):
     assert tokenizer.encoder == "tokenizers"
     for allow_special in (False, True, False):
         reference.encode_special_tokens = not allow_special
-        for text in TEXTS:
+        for text in TEXTS + (SPECIAL_TEXTS if allow_special else []):
             expected = reference.encode(text, add_special_tokens=False).ids
             assert tokenizer.encode(text, allow_special=allow_special) == expected
     assert tokenizer.num_ids == reference.get_vocab_size(with_added_tokens=True)
@@ -114,6 +115,45 @@ def test_a_character_that_is_no_token_sends_bpe_to_the_reference(sentencepiece_l
     expected = HfTokenizer.from_str(json.dumps(content)).encode("abz").ids
     assert tokenizer.encode("abz") == expected
     assert len(expected) > 1
+
+
+@pytest.mark.parametrize("kind", OTHER_KINDS)
+@pytest.mark.parametrize("text", SPECIAL_TEXTS)
+def test_no_kind_of_model_turns_text_into_a_control_id(kind: str, text: str):
+    """The reference does: a Unigram model finds "</s>" in its vocabulary, whatever it is told."""
+    reference = OTHER_KINDS[kind]()
+    tokenizer = load_definition(reference.to_str().encode(), "tokenizer.json")
+    control = {tokenizer.special_tokens[name] for name in ("<s>", "</s>", "<mask>")}
+    assert control.isdisjoint(tokenizer.encode(text))
+    if text != "[UNK]":
+        assert not control.isdisjoint(tokenizer.encode(text, allow_special=True))
+    reference.encode_special_tokens = True
+    leaks = not control.isdisjoint(reference.encode(text, add_special_tokens=False).ids)
+    assert leaks or kind != "unigram" or "s>" not in text
+
+
+def test_merges_that_lead_to_a_special_token_do_not_make_text_a_control_id(small_bpe: ByteLevelBpe):
+    the = next(i for i, token in small_bpe.tokens.items() if token == b"the")
+    added = (AddedToken(id=the, content="the"), AddedToken(id=2256, content="<|endoftext|>"))
+    tokenizer = tokenizer_from_bpe(dataclasses.replace(small_bpe, added=added), "t")
+    assert tokenizer.encoder == "fastokens"
+    plain = tokenizer.encode("the other")
+    assert the not in plain
+    assert tokenizer.decode(plain) == "the other"
+    assert tokenizer.encode("the", allow_special=True) == [the]
+    reference = HfTokenizer.from_str(tokenizer.definition.decode())
+    reference.encode_special_tokens = True
+    assert reference.encode("the").ids == [the]
+
+
+def test_a_special_word_of_byte_level_bpe_stays_text(small_bpe: ByteLevelBpe):
+    bpe = dataclasses.replace(
+        small_bpe, ignore_merges=True, added=special_tokens({"zqx": 2256, "far": 4000})
+    )
+    tokenizer = tokenizer_from_bpe(bpe, "t")
+    assert tokenizer.encoder == "fastokens"
+    assert 2256 not in tokenizer.encode("zqx zqx")
+    assert tokenizer.encode("zqxfar", allow_special=True) == [2256, 4000]
 
 
 @pytest.mark.parametrize(

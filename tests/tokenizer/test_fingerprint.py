@@ -5,6 +5,7 @@ import dataclasses
 import json
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -110,6 +111,22 @@ def test_every_part_of_another_tokenizer_counts(change: dict[str, Any], small_bp
         fingerprint_json(json.dumps(c).encode()) for c in (content, unigram, {**content, **change})
     }
     assert len(prints) == 3
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_an_added_token_that_is_also_a_word_counts_only_where_it_shows(
+    special: bool, small_bpe: ByteLevelBpe
+):
+    """With `ignore_merges` a word that is in the vocabulary gets that id; special ones never do."""
+    content = json.loads(write_tokenizer_json(small_bpe))
+    content["model"]["ignore_merges"] = True
+    token = AddedToken(id=2257, content="zqx", special=special, single_word=True)
+    content["added_tokens"].append(msgspec.to_builtins(token))
+    apart = load_definition(json.dumps(content).encode(), "tokenizer.json")
+    content["model"]["vocab"]["zqx"] = 2257
+    within = load_definition(json.dumps(content).encode(), "tokenizer.json")
+    assert (apart.encode("zqx_") == within.encode("zqx_")) is special
+    assert (apart.fingerprint == within.fingerprint) is special
 
 
 def test_it_names_its_hash(small_bpe: ByteLevelBpe):

@@ -108,6 +108,13 @@ def test_half_a_character_is_kept_as_bytes(rule: str, data: st.DataObject):
         assert found.endswith(b"".join(tokenizer.token_bytes(i) for i in ids).lstrip(b" "))
 
 
+def test_the_space_before_a_text_is_left_out_of_half_characters_too():
+    tokenizer, processor = trained_with("identity")
+    ids = tokenizer.encode("the 🦙")[:-1]
+    assert processor.decode(ids).startswith("the")
+    assert tokenizer.decode_bytes(ids) == "the 🦙".encode()[:-1]
+
+
 @cache
 def trained_with(rule: str) -> tuple[Tokenizer, Any]:
     content = train(model_type="bpe", byte_fallback=True, normalization_rule_name=rule)

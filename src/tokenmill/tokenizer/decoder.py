@@ -56,7 +56,7 @@ class LibraryDecoder:
 
     @cached_property
     def _library(self) -> HfEncoder:
-        return HfEncoder(self._data, added={})
+        return HfEncoder(self._data)
 
     def token_bytes(self, token_id: int) -> bytes:
         """Return the text of the token, as the vocabulary spells it."""

@@ -7,7 +7,7 @@ reference, HF `tokenizers`, which serves for the rest. SentencePiece models go t
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from tokenmill.errors import TokenizerError
 from tokenmill.tokenizer.alphabet import ALPHABET
-from tokenmill.tokenizer.bpe import AddedToken
 from tokenmill.tokenizer.fastokens_encoder import FastokensEncoder
 from tokenmill.tokenizer.hf_encoder import HfEncoder
-from tokenmill.tokenizer.tokenizer_json import TokenizerJson
+from tokenmill.tokenizer.tokenizer_json import TokenizerJson, merges_without
 
 logger = logging.getLogger(__name__)
 
@@ -36,29 +35,50 @@ class Encoder(Protocol):
         ...
 
 
-def choose_encoder(
-    data: bytes, added: Sequence[AddedToken], *, path: str, reason: str | None, ids: Iterable[int]
-) -> FastokensEncoder | HfEncoder:
+def choose_encoder(data: bytes, spec: TokenizerJson, *, path: str) -> FastokensEncoder | HfEncoder:
     """Return the fastest encoder that is exact for a tokenizer.json.
 
     Args:
-        data: The content of the file.
-        added: The added tokens in it.
+        data: The content of the file, which `spec` was read from.
         path: Where it comes from, for messages.
-        reason: Why fastokens must not serve (see `why_not_fastokens`), or None.
-        ids: All ids of the model's vocabulary.
     """
-    contents = {token.content: token.id for token in added}
+
+    def load_reference() -> HfEncoder:
+        return HfEncoder(data, special_words=special_words(spec), added=spec.added_tokens)
+
+    reason = why_not_fastokens(spec)
     if reason is None:
         try:
-            return FastokensEncoder(_without_holes(data, set(ids)), added=contents)
+            return FastokensEncoder(
+                _fit_for_fastokens(data, spec),
+                added=spec.added_tokens,
+                load_reference=load_reference,
+            )
         except ValueError as error:
             reason = str(error)
     logger.info("%s: encoding with `tokenizers`, since fastokens does not serve: %s", path, reason)
     try:
-        return HfEncoder(data, added=contents)
+        return load_reference()
     except ValueError as error:
         raise TokenizerError(f"{path}: no encoder can load it: {error}") from error
+
+
+def special_words(spec: TokenizerJson) -> dict[str, int]:
+    """Return the special tokens that the model would find in a text as if they were words.
+
+    A Unigram model takes any piece of its vocabulary, a WordPiece model any word, and so does BPE
+    with `ignore_merges`; merges can lead to a special token if it was trained on texts that hold
+    it. Then "</s>" in a document would become the control id, whatever the library is told.
+    Encoders hide these tokens from the model.
+    """
+    vocab = spec.model.ids
+    found = {t.content: t.id for t in spec.added_tokens if t.special and t.content in vocab}
+    if spec.model.is_bpe and not spec.model.ignore_merges:
+        halves = {(text[:i], text[i:]): text for text in found for i in range(1, len(text))}
+        ways = {" ".join(pair): text for pair, text in halves.items()} | halves
+        reached = {ways[merge] for merge in set(ways).intersection(spec.model.merges)}
+        found = {text: token_id for text, token_id in found.items() if text in reached}
+    return found
 
 
 def why_not_fastokens(spec: TokenizerJson) -> str | None:
@@ -83,6 +103,7 @@ def why_not_fastokens(spec: TokenizerJson) -> str | None:
         reasons["a byte has no token"] = any(letter not in vocab for letter in ALPHABET)
     else:
         reasons["some ids are unused"] = len(set(vocab.values())) <= max(vocab.values())
+        reasons["special tokens must be hidden from its model"] = bool(special_words(spec))
     if not is_byte_level and not model.ignore_merges:
         reasons |= {
             "some characters have no ids": not model.byte_fallback and model.unk_token is None,
@@ -93,17 +114,24 @@ def why_not_fastokens(spec: TokenizerJson) -> str | None:
     return next((reason for reason, applies in reasons.items() if applies), None)
 
 
-def _without_holes(data: bytes, used: set[int]) -> bytes:
-    """Give every unused id a token that no text can hold, since fastokens refuses holes.
+def _fit_for_fastokens(data: bytes, spec: TokenizerJson) -> bytes:
+    """Put a token that no text can hold in place of unused ids and of special words.
 
-    This is for the encoder alone; the definition stays as it is. (cl100k has 16 unused ids.)
+    fastokens refuses a vocabulary with holes (cl100k has 16 unused ids), and takes the ids of added
+    tokens from their list. This is for the encoder alone; the definition stays as it is.
     """
-    if max(used) + 1 == len(used):
+    ids = spec.model.ids
+    used = set(ids.values())
+    hidden = special_words(spec)
+    if max(used) + 1 == len(used) and not hidden:
         return data
     if max(used) > 2 * len(used) + 1000:
         raise ValueError("most ids are unused")
     content = msgspec.json.decode(data)
+    vocab = {token: i for token, i in ids.items() if token not in hidden}
+    unused = set(range(max(used) + 1)).difference(vocab.values())
     # The character is not in the alphabet of bytes: no word of a byte-level text is such a token.
-    unused = (token_id for token_id in range(max(used)) if token_id not in used)
-    content["model"]["vocab"] |= {f"\ue000{token_id}": token_id for token_id in unused}
+    vocab |= {f"\ue000{token_id}": token_id for token_id in sorted(unused)}
+    content["model"]["vocab"] = vocab
+    content["model"]["merges"] = merges_without(content["model"]["merges"], hidden)
     return msgspec.json.encode(content)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tokenmill.tokenizer.bpe import AddedToken
 from tokenmill.tokenizer.hf_encoder import HfEncoder
 
 _CONTRACTION_AFTER_WORD = b"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
@@ -20,11 +21,18 @@ class FastokensEncoder:
 
     name = "fastokens"
 
-    def __init__(self, data: bytes, *, added: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        data: bytes,
+        *,
+        added: Sequence[AddedToken],
+        load_reference: Callable[[], HfEncoder],
+    ) -> None:
         """Load the content of a tokenizer.json; `ValueError` if fastokens does not support it.
 
         Args:
-            added: The added tokens by content, to check that the library gave them their ids.
+            added: The added tokens, to check that the library gave them their ids.
+            load_reference: Loads the encoder for texts on which fastokens is known to differ.
         """
         # Threads of ours, each with its own batch, give more for a CPU second than fastokens'
         # threads inside one batch. It reads the setting when it is first used.
@@ -34,18 +42,18 @@ class FastokensEncoder:
         tokenizer = fastokens.Tokenizer.from_json_str(data.decode())
         tokenizer.no_truncation()
         tokenizer.no_padding()
-        moved = [text for text, i in added.items() if tokenizer.token_to_id(text) != i]
+        moved = [token for token in added if tokenizer.token_to_id(token.content) != token.id]
         if moved:
-            raise ValueError(f"the added token {moved[0]!r} gets another id than the file says")
+            raise ValueError(f"the added token {moved[0].content!r} gets an id of its own")
         self._tokenizer = tokenizer
-        self._data = data
+        self._load_reference = load_reference
         # Letters without regard to case include the long s (U+017F) beside s. fastokens 0.3.5 knows
         # that in cl100k's pattern, but not in o200k's; no other character differs.
         self._misses_long_s = _CONTRACTION_AFTER_WORD in data
 
     @cached_property
     def _reference(self) -> HfEncoder:
-        return HfEncoder(self._data, added={})
+        return self._load_reference()
 
     def encode_batch(
         self, texts: Sequence[str], *, allow_special: bool

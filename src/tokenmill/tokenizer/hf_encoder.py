@@ -6,8 +6,12 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
+
+from tokenmill.tokenizer.bpe import AddedToken
+from tokenmill.tokenizer.tokenizer_json import merges_without
 
 
 class HfEncoder:
@@ -15,17 +19,26 @@ class HfEncoder:
 
     name = "tokenizers"
 
-    def __init__(self, data: bytes, *, added: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        data: bytes,
+        *,
+        added: Sequence[AddedToken] = (),
+        special_words: Mapping[str, int] | None = None,
+    ) -> None:
         """Load the content of a tokenizer.json; `ValueError` if the library does not accept it.
 
         Args:
-            added: The added tokens by content, to check that the library gave them their ids.
+            added: The added tokens, to check that the library gave them their ids.
+            special_words: Special tokens that the model itself would find in a text, to be hidden.
         """
         self._data = data
-        self._special_as_text = _load(data, special_as_text=True)
-        moved = [text for text, i in added.items() if self._special_as_text.token_to_id(text) != i]
-        if moved:
-            raise ValueError(f"the added token {moved[0]!r} gets another id than the file says")
+        names = {text: f" \U0010fffe{i} " for text, i in (special_words or {}).items()}
+        self._special_as_text = _load(_renamed(data, names), special_as_text=True)
+        for token in added:
+            name = names.get(token.content, token.content)
+            if self._special_as_text.token_to_id(name) != token.id:
+                raise ValueError(f"the added token {token.content!r} gets an id of its own")
 
     @cached_property
     def _special_as_ids(self) -> Any:
@@ -47,7 +60,27 @@ class HfEncoder:
 
     def decode(self, ids: list[int]) -> str:
         """Return the text that the library's decoder makes of the ids, special tokens included."""
-        return self._special_as_text.decode(ids, skip_special_tokens=False)
+        return self._special_as_ids.decode(ids, skip_special_tokens=False)
+
+
+def _renamed(data: bytes, names: Mapping[str, str]) -> bytes:
+    """Give tokens other names, under the same ids. Names with spaces are no words of any text."""
+    if not names:
+        return data
+    content = msgspec.json.decode(data)
+    content["post_processor"] = None  # it refers to special tokens by name, and is not used
+    for token in content["added_tokens"]:
+        token["content"] = names.get(token["content"], token["content"])
+    model = content["model"]
+    if "merges" in model:
+        model["merges"] = merges_without(model["merges"], names)
+    if isinstance(model["vocab"], dict):
+        model["vocab"] = {names.get(token, token): i for token, i in model["vocab"].items()}
+    else:
+        model["vocab"] = [[names.get(token, token), score] for token, score in model["vocab"]]
+    if isinstance(model.get("unk_token"), str):
+        model["unk_token"] = names.get(model["unk_token"], model["unk_token"])
+    return msgspec.json.encode(content)
 
 
 def _load(data: bytes, *, special_as_text: bool) -> Any:

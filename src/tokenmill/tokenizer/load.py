@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
+
 from tokenmill.errors import TokenizerError
 from tokenmill.tokenizer.bpe import ByteLevelBpe
 from tokenmill.tokenizer.builtin import gpt2
 from tokenmill.tokenizer.cuts import cut_rule
 from tokenmill.tokenizer.decoder import byte_level_decoder, json_decoder
-from tokenmill.tokenizer.encoder import choose_encoder, why_not_fastokens
+from tokenmill.tokenizer.encoder import choose_encoder
 from tokenmill.tokenizer.fingerprint import (
     fingerprint_byte_level,
     fingerprint_json,
@@ -33,9 +35,9 @@ from tokenmill.tokenizer.special import SpecialIds, find_special_ids
 from tokenmill.tokenizer.tokenizer import Tokenizer
 from tokenmill.tokenizer.tokenizer_json import (
     FILE_NAME,
+    byte_level_json,
     read_byte_level,
     read_tokenizer_json,
-    write_tokenizer_json,
 )
 
 MODEL_FILE_NAME = "tokenizer.model"
@@ -136,7 +138,8 @@ def _build(content: Content, name: str, folder: Path | None) -> Tokenizer:
         return _build_sentencepiece(content.data, name)
     if isinstance(content, JsonFile):
         return _build_json(content.data, name, folder)
-    data = write_tokenizer_json(content)
+    spec = byte_level_json(content)
+    data = msgspec.json.encode(spec)
     specials = {token.content: token.id for token in content.added if token.special}
     return Tokenizer(
         name=name,
@@ -146,13 +149,7 @@ def _build(content: Content, name: str, folder: Path | None) -> Tokenizer:
         definition=data,
         definition_name=FILE_NAME,
         special_tokens=specials,
-        encoder_library=choose_encoder(
-            data,
-            content.added,
-            path=name,
-            reason=None,
-            ids=[*content.tokens, *(token.id for token in content.added)],
-        ),
+        encoder_library=choose_encoder(data, spec, path=name),
         decoder=byte_level_decoder(content),
         cuts=cut_rule(content.patterns, content.added),
     )
@@ -170,13 +167,7 @@ def _build_json(data: bytes, name: str, folder: Path | None) -> Tokenizer:
         definition=data,
         definition_name=FILE_NAME,
         special_tokens=specials,
-        encoder_library=choose_encoder(
-            data,
-            spec.added_tokens,
-            path=name,
-            reason=why_not_fastokens(spec),
-            ids=spec.model.ids.values(),
-        ),
+        encoder_library=choose_encoder(data, spec, path=name),
         decoder=json_decoder(spec, data) if bpe is None else byte_level_decoder(bpe),
         cuts=None if bpe is None else cut_rule(bpe.patterns, bpe.added),
     )

@@ -6,6 +6,7 @@ form can say (normalizers, Unigram, WordPiece, byte fallback) stays in the form 
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 import msgspec
@@ -20,19 +21,20 @@ from tokenmill.tokenizer.patterns import COMPLETE_PATTERNS, EACH_DIGIT, GPT2, ca
 FILE_NAME = "tokenizer.json"
 
 
-class Model(msgspec.Struct, frozen=True):
+class Model(msgspec.Struct, frozen=True, kw_only=True):
     """The part of tokenizer.json that turns words into tokens."""
 
-    vocab: dict[str, int] | list[tuple[str, float]]
-    merges: list[str | tuple[str, str]] = []
     type: str = ""
     """Files of before 2020 do not say it; they hold BPE."""
     dropout: float | None = None
     unk_token: str | None = None
     continuing_subword_prefix: str | None = None
     end_of_word_suffix: str | None = None
+    fuse_unk: bool = False
     byte_fallback: bool = False
     ignore_merges: bool = False
+    vocab: dict[str, int] | list[tuple[str, float]]
+    merges: list[str | tuple[str, str]] = []
 
     @property
     def is_bpe(self) -> bool:
@@ -47,14 +49,18 @@ class Model(msgspec.Struct, frozen=True):
         return {token: token_id for token_id, (token, _) in enumerate(self.vocab)}
 
 
-class TokenizerJson(msgspec.Struct, frozen=True):
-    """What of tokenizer.json matters for ids and text; truncation and padding do not."""
+class TokenizerJson(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of a tokenizer.json, as far as tokenmill needs to understand it."""
 
-    model: Model
+    version: str = "1.0"
+    truncation: Any = None
+    padding: Any = None
     added_tokens: list[AddedToken] = []
     normalizer: dict[str, Any] | None = None
     pre_tokenizer: dict[str, Any] | None = None
+    post_processor: Any = None
     decoder: dict[str, Any] | None = None
+    model: Model
 
     @property
     def num_ids(self) -> int:
@@ -100,7 +106,8 @@ def read_byte_level(spec: TokenizerJson) -> ByteLevelBpe | None:
     if not plain:
         return None
     added = {token.content for token in spec.added_tokens}
-    if model.ignore_merges and not added.isdisjoint(model.ids):
+    always = {token.content for token in spec.added_tokens if not token.special}
+    if model.ignore_merges and not always.isdisjoint(model.ids):
         return None  # such a token can also be a word of its own: more than the value type can say
     try:
         merges, results = _read_merges(model)
@@ -136,8 +143,18 @@ def split_patterns(
     return None if None in patterns else tuple(str(pattern) for pattern in patterns)
 
 
-def write_tokenizer_json(bpe: ByteLevelBpe) -> bytes:
-    """Return the content of a tokenizer.json that holds a byte-level BPE.
+def merges_without(merges: list[Any], tokens: Container[str]) -> list[Any]:
+    """Return the merges that neither lead to one of the tokens nor start from it."""
+    kept = []
+    for merge in merges:
+        left, right = merge.split(" ") if isinstance(merge, str) else merge
+        if left not in tokens and right not in tokens and left + right not in tokens:
+            kept.append(merge)
+    return kept
+
+
+def byte_level_json(bpe: ByteLevelBpe) -> TokenizerJson:
+    """Return a byte-level BPE in the form of tokenizer.json.
 
     Added tokens are put into the model's vocabulary as well: some readers number them anew
     otherwise, which would move the ids where there are holes.
@@ -150,29 +167,23 @@ def write_tokenizer_json(bpe: ByteLevelBpe) -> bytes:
                 f"{token.content!r} is an ordinary token (id {vocab[token.content]}) and an added "
                 f"token (id {token.id}); tokenizer.json cannot hold both"
             )
-    content = {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": bpe.added,
-        "normalizer": None,
-        "pre_tokenizer": _write_pre_tokenizer(bpe.patterns),
-        "post_processor": None,
-        "decoder": _byte_level(use_regex=True),
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": bpe.ignore_merges,
-            "vocab": vocab,
-            "merges": [texts[a] + " " + texts[b] for a, b in bpe.merges.tolist()],
-        },
-    }
-    return msgspec.json.encode(content)
+    model = Model(
+        type="BPE",
+        ignore_merges=bpe.ignore_merges,
+        vocab=vocab,
+        merges=[texts[a] + " " + texts[b] for a, b in bpe.merges.tolist()],
+    )
+    return TokenizerJson(
+        added_tokens=list(bpe.added),
+        pre_tokenizer=_write_pre_tokenizer(bpe.patterns),
+        decoder=_byte_level(use_regex=True),
+        model=model,
+    )
+
+
+def write_tokenizer_json(bpe: ByteLevelBpe) -> bytes:
+    """Return the content of a tokenizer.json that holds a byte-level BPE."""
+    return msgspec.json.encode(byte_level_json(bpe))
 
 
 def _split_pattern(step: dict[str, Any], tokens: list[bytes]) -> str | None:
