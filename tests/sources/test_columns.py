@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tokenmill.errors import ConfigError, MissingDependencyError
+from tokenmill.errors import ConfigError, MissingDependencyError, StorageError
 from tokenmill.sources import SourceSettings, cut_units, find_files, read_unit
 
 pa = pytest.importorskip("pyarrow")
@@ -250,3 +250,16 @@ def test_a_missing_pyarrow_says_how_to_get_it(tmp_path: Path, monkeypatch):
     with pytest.raises(MissingDependencyError, match="Parquet") as caught:
         cut_units(files)
     assert caught.value.hint == 'pip install "tokenmill[parquet]"'
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_a_file_that_changes_after_it_was_listed_is_an_error(tmp_path: Path, suffix: str):
+    path = tmp_path / f"a.{suffix}"
+    write = write_parquet if suffix == "parquet" else write_arrow
+    write(path, text_table(TEXTS))
+    settings = SourceSettings(places=(str(path),))
+    files = find_files(settings)
+    units = cut_units(files)
+    write(path, text_table(TEXTS[:3]))
+    with pytest.raises(StorageError, match="when it was listed"):
+        list(read_unit(files, units[0], settings))

@@ -27,7 +27,7 @@ def read_csv(file: SourceFile, span: Span, settings: SourceSettings) -> Iterator
     lines = _Lines(file, span, max_bytes=min(settings.max_document_bytes, MAX_ROW_BYTES))
     csv.field_size_limit(max(csv.field_size_limit(), MAX_ROW_BYTES))
     is_tsv = file.path.lower().removesuffix(f".{file.compression}").endswith(".tsv")
-    rows = _read_rows(csv.reader(lines, delimiter="\t" if is_tsv else ",", strict=True), lines)
+    rows = _read_rows(lines, "\t" if is_tsv else ",")
     names = next(rows, None)
     if names is None:
         return
@@ -45,8 +45,9 @@ def read_csv(file: SourceFile, span: Span, settings: SourceSettings) -> Iterator
     yield from builder.flush()
 
 
-def _read_rows(reader: Iterator[list[str]], lines: _Lines) -> Iterator[list[str] | Reject]:
+def _read_rows(lines: _Lines, delimiter: str) -> Iterator[list[str] | Reject]:
     """Yield each row that is not empty, or what is wrong with it."""
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
     while True:
         lines.num_row_bytes = 0
         try:
@@ -59,6 +60,7 @@ def _read_rows(reader: Iterator[list[str]], lines: _Lines) -> Iterator[list[str]
             yield error.reject
             if error.reject.reason == "cut-stream":
                 return
+            reader = csv.reader(lines, delimiter=delimiter, strict=True)
         else:
             if lines.num_row_bytes > lines.max_bytes:
                 num_bytes, max_bytes = lines.num_row_bytes, lines.max_bytes
@@ -110,22 +112,18 @@ class _Lines:
         self.has_invalid = False
         whole = Span(span.file, 0, file.size)
         self._items = read_blocks(file, whole, delimiter=b"\n", max_bytes=max_bytes)
-        self._lines: Iterator[str] = iter(())
 
     def __iter__(self) -> Iterator[str]:
-        return self
-
-    def __next__(self) -> str:
-        while (line := next(self._lines, None)) is None:
-            item = next(self._items)
+        """Yield the lines that are left; one that is lost ends this, and the next call goes on."""
+        for item in self._items:
             if isinstance(item, Reject):
                 raise _LostRowError(item)
             # This splits at \n alone, where `str.splitlines` has ten more ends of a line.
-            self._lines = io.StringIO(self._decode(item), newline="\n")
-        self.num_row_bytes += len(line)
-        if self.num_row_bytes > self.max_bytes:
-            return _NOT_STRUCTURE.sub("x", line)  # enough to find the end of a row that is too long
-        return line
+            for line in io.StringIO(self._decode(item), newline="\n"):
+                self.num_row_bytes += len(line)
+                is_long = self.num_row_bytes > self.max_bytes
+                # Of a row that is too long only what is needed to find its end.
+                yield _NOT_STRUCTURE.sub("x", line) if is_long else line
 
     def _decode(self, block: Block) -> str:
         start = len(BOM) if block.offset == 0 and block.data.startswith(BOM) else 0
