@@ -207,6 +207,7 @@ def test_a_name_cannot_be_both_a_value_and_a_group():
         ("a.toml", 'workers = 2\n[slurm]\naccount = "x"\n'),
         ("a.json", '{"workers": 2, "slurm": {"account": "x"}}'),
         ("b.json", b'\xef\xbb\xbf{"workers": 2, "slurm": {"account": "x"}}'),
+        ("b.toml", b"\xef\xbb\xbfworkers = 2\nslurm = {account = 'x'}\n"),
     ],
 )
 def test_the_three_formats_say_the_same(tmp_path: Path, name: str, text: str | bytes):

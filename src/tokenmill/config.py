@@ -242,7 +242,7 @@ def _merge(target: dict[str, Any], layer: dict[str, Any], kind: Any, *, prefix: 
             target.pop(name, None)
         elif isinstance(value, dict):
             below = target.get(name)
-            target[name] = dict(below) if isinstance(below, dict) else {}
+            target[name] = below if isinstance(below, dict) else {}
             inner = None if known is None else _config_class(known[name])
             _merge(target[name], value, inner, prefix=f"{prefix}{name}.")
         elif value is not None or known is None:

@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -115,16 +117,53 @@ def die_always(task: Task) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def third_dies(task: Task) -> int:
-    """Be killed in task 3, with all five running in one process at the first attempt."""
-    first_attempt = not task.mark("started").exists()
+def all_at_once(task: Task) -> int:
+    """Wait for three other tasks that run at the same time."""
     task.tell("started")
-    if first_attempt:
-        wait_for(*(Task(number, task.folder).mark("started") for number in range(5)))
-    if task.number == 3:
+    wait_for(*(Task(number, task.folder).mark("started") for number in range(4)))
+    return os.getpid()
+
+
+def first_dies(task: Task) -> int:
+    """Be killed in task 0: at the first attempt with three others in the same process."""
+    is_first_attempt = not task.mark("started").exists()
+    if task.number == 0:
+        with task.mark("attempts").open("a") as attempts:
+            attempts.write("x")
+    if is_first_attempt:
+        all_at_once(task)
+        if task.number:
+            time.sleep(WAIT_SECONDS)
+    if task.number == 0:
         os.kill(os.getpid(), signal.SIGKILL)
-    if first_attempt:
-        time.sleep(WAIT_SECONDS)
+    with alone_in_process(task):
+        time.sleep(0.02)
+    return task.number
+
+
+@contextmanager
+def alone_in_process(task: Task) -> Generator[None]:
+    """Fail if another task is in this block, in the same process."""
+    mark = Path(task.folder) / f"process-{os.getpid()}"
+    mark.touch(exist_ok=False)
+    yield
+    mark.unlink()
+
+
+def odd_die_once(task: Task) -> int:
+    """Be killed once in tasks 1 and 3, together, while task 0 runs on in another process."""
+    first, second, third = (Task(number, task.folder) for number in (1, 2, 3))
+    if task.number == 0:
+        with alone_in_process(task):
+            wait_for(third.mark("done"))
+    elif task.number == 2 or task.mark("started").exists():
+        with alone_in_process(task) if task.number != 2 else nullcontext():
+            time.sleep(0.1)
+        task.tell("done")
+    else:
+        task.tell("started")
+        wait_for(first.mark("started"), third.mark("started"), second.mark("done"))
+        os.kill(os.getpid(), signal.SIGKILL)
     return task.number
 
 

@@ -34,6 +34,12 @@ def test_tasks_are_spread_over_all_processes(children: Children):
     assert children() == []
 
 
+def test_every_thread_of_every_process_gets_a_task(tmp_path: Path):
+    engine = ProcessEngine(2, num_threads=2)
+    pids = list(engine.run(engine_tasks.all_at_once, tasks_in(tmp_path, 4)))
+    assert [pids.count(pid) for pid in pids] == [2, 2, 2, 2]
+
+
 def test_no_more_processes_are_started_than_there_are_tasks(children: Children):
     results = ProcessEngine(4).run(engine_tasks.double, [Task(1)])
     next(results)
@@ -113,12 +119,18 @@ def test_a_task_that_kills_every_worker_is_given_up(tmp_path: Path, children: Ch
     assert children() == []
 
 
-def test_only_the_task_to_blame_is_given_up(tmp_path: Path):
-    tasks = tasks_in(tmp_path, 5)
+def test_tasks_that_shared_a_dead_worker_are_repeated_alone_and_one_is_blamed(tmp_path: Path):
+    tasks = tasks_in(tmp_path, 4)
     results: list[int] = []
-    with pytest.raises(TokenmillError, match=r'killed by SIGKILL: \{"number":3,'):
-        results.extend(ProcessEngine(1, num_threads=5).run(engine_tasks.third_dies, tasks))
-    assert sorted(results) == [0, 1, 2, 4]
+    with pytest.raises(TokenmillError, match=r'killed by SIGKILL: \{"number":0,'):
+        results.extend(ProcessEngine(1, num_threads=4).run(engine_tasks.first_dies, tasks))
+    assert sorted(results) == [1, 2, 3]
+    assert tasks[0].mark("attempts").read_text() == "xxxx"
+
+
+def test_a_task_that_is_repeated_alone_does_not_join_others(tmp_path: Path):
+    engine = ProcessEngine(2, num_threads=2)
+    assert sorted(engine.run(engine_tasks.odd_die_once, tasks_in(tmp_path, 4))) == [0, 1, 2, 3]
 
 
 def test_a_worker_that_dies_while_it_answers_is_replaced(
