@@ -14,7 +14,7 @@ say "2. Tokenize it: GPT-2's tokenizer, 5% of the documents for validation, shar
 run tokenmill tokenize demo/stdlib.jsonl -o demo/store --val-ratio 0.05 --shard-tokens 2000000 --shuffle 1
 
 say "3. The same command again knows that it is done"
-run tokenmill tokenize demo/stdlib.jsonl -o demo/store --val-ratio 0.05 --shard-tokens 2000000 --shuffle 1 --json
+run tokenmill tokenize demo/stdlib.jsonl -o demo/store --val-ratio 0.05 --shard-tokens 2000000 --shuffle 1
 
 say "4. Check every byte of it"
 run tokenmill verify demo/store --level full

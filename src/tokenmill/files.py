@@ -173,13 +173,17 @@ class OutputFile:
     """A new file that counts its bytes; `finish` proves that they all arrived.
 
     Writes are unbuffered: hand over large pieces. What the system refuses is a `StorageError`.
+    With `keep_bytes` the file of an earlier attempt is continued behind so many bytes.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, keep_bytes: int = 0) -> None:
         self.path = path
-        self.num_bytes = 0
+        self.num_bytes = keep_bytes
         with self._faults():
-            self._raw = path.open("xb", buffering=0)
+            self._raw = path.open("r+b" if keep_bytes else "xb", buffering=0)
+            if keep_bytes:
+                self._raw.truncate(keep_bytes)
+                self._raw.seek(keep_bytes)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Write all of `data`, however many system calls that takes."""
@@ -193,6 +197,11 @@ class OutputFile:
                 )
             view = view[written:]
             self.num_bytes += written
+
+    def sync(self) -> None:
+        """Make what was written so far survive a power loss."""
+        with self._faults():
+            os.fsync(self._raw.fileno())
 
     def finish(self, *, sync: bool = True) -> None:
         """Check the size that the file system reports, flush to disk if asked, and close."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +26,12 @@ from tokenmill.store import (
 )
 
 BuildStore = Callable[..., Metadata]
+
+
+@pytest.fixture
+def without_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nothing wait for the disk, for tests that tell nothing of a power loss."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 @pytest.fixture(scope="session")

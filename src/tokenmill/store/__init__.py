@@ -1,5 +1,11 @@
 """Token ids on disk: the format, the writer, the reader, and proof that nothing changed."""
 
+from tokenmill.store.consolidate import (
+    ConsolidatedSplit,
+    ConsolidateReport,
+    ConsolidateSettings,
+    consolidate,
+)
 from tokenmill.store.format import (
     BLOCKS_FOLDER,
     DOCS_DTYPE,
@@ -14,9 +20,12 @@ from tokenmill.store.format import (
     docs_path,
     narrow,
     num_shards,
+    sample_ids_name,
     shard_path,
+    tokens_name,
 )
 from tokenmill.store.metadata import (
+    ConsolidatedEntry,
     Counts,
     FileEntry,
     Metadata,
@@ -28,7 +37,9 @@ from tokenmill.store.metadata import (
     read_metadata,
     write_metadata,
 )
+from tokenmill.store.plain_shards import PlainRecord, PlainSplit, read_record
 from tokenmill.store.reader import Document, Split, Store, open_store
+from tokenmill.store.sample_ids import sample_ids
 from tokenmill.store.summary import store_text
 from tokenmill.store.verify import Problem, VerifyReport, verify
 from tokenmill.store.writer import ShardWriter, hash_file, write_tokenizer
@@ -41,10 +52,16 @@ __all__ = [
     "METADATA_NAME",
     "REJECTS_NAME",
     "RUN_FOLDER",
+    "ConsolidateReport",
+    "ConsolidateSettings",
+    "ConsolidatedEntry",
+    "ConsolidatedSplit",
     "Counts",
     "Document",
     "FileEntry",
     "Metadata",
+    "PlainRecord",
+    "PlainSplit",
     "Problem",
     "ShardEntry",
     "ShardWriter",
@@ -57,6 +74,7 @@ __all__ = [
     "blocks_path",
     "check_fits",
     "choose_dtype",
+    "consolidate",
     "content_digest",
     "docs_path",
     "hash_file",
@@ -64,8 +82,12 @@ __all__ = [
     "num_shards",
     "open_store",
     "read_metadata",
+    "read_record",
+    "sample_ids",
+    "sample_ids_name",
     "shard_path",
     "store_text",
+    "tokens_name",
     "verify",
     "write_metadata",
     "write_tokenizer",

@@ -7,8 +7,11 @@ number:
     docs/train_000000.npy       the documents that end in that shard
     blocks/train_000000.npy     one checksum for each 64 KiB of the shard file
 
-All three are standard one-dimensional .npy files, version 1.0, little-endian, byte for byte what
-`np.save` writes. Their headers have a fixed length, so sizes follow from counts alone:
+    tokens.bin                  once consolidated: all ids of the split train, without a header
+    sample_ids.bin              and one number for each sample; val_tokens.bin, val_sample_ids.bin …
+
+The first three are standard one-dimensional .npy files, version 1.0, little-endian, byte for byte
+what `np.save` writes. Their headers have a fixed length, so sizes follow from counts alone:
 
     shard     0  93 4E 55 4D 50 59 01 00 76 00   magic "NUMPY", 1.0, 118 bytes of text follow
              10  {'descr': '<u2', 'fortran_order': False, 'shape': (N,), }, spaces, newline
@@ -29,6 +32,12 @@ Every shard of a split but the last holds exactly `shard_tokens` ids. A shard th
 [start, stop) lists the documents with an end in (start, stop]; the first also those with end 0.
 A split with neither tokens nor documents has no shard; one with documents but no token (all of them
 empty, no EOS) has one shard of zero ids.
+
+    tokens    0  id 0 | id 1 | ... | id N-1      <u2 or <u4, the shards without their headers
+    sample_ids 0 u64 of sample 0 | ...           <u8, BLAKE2b with 8 bytes over seq_len ids as <u4
+
+Ids after the last whole sample have no sample id. Shards may be deleted once their ids are in the
+tokens file: each is there at a known place, so its tables prove those bytes as before.
 """
 
 from __future__ import annotations
@@ -53,9 +62,12 @@ BLOCK_BYTES: Final = 1 << 16
 HEADER_BYTES: Final = 128
 """Length of the .npy header of shards and of block tables."""
 DOCS_HEADER_BYTES: Final = 192
+MAX_SEQ_LEN: Final = 1 << 22
+"""Tokens in the largest sample that is consolidated: one is held in memory for each thread."""
 
 DOCS_DTYPE: Final = np.dtype([("end", "<u8"), ("source", "<u4"), ("position", "<u8")])
 BLOCKS_DTYPE: Final = np.dtype("<u8")
+SAMPLE_ID_DTYPE: Final = np.dtype("<u8")
 TOKEN_DTYPES: Final = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 
 _DESCRS: Final = {
@@ -95,6 +107,24 @@ def docs_path(folder: Path, split: str, *, index: int) -> Path:
 def blocks_path(folder: Path, split: str, *, index: int) -> Path:
     """Return where the block checksums of a shard are."""
     return folder / BLOCKS_FOLDER / shard_name(split, index)
+
+
+def tokens_name(split: str) -> str:
+    """Return the file name of the consolidated ids of a split.
+
+    >>> tokens_name("train"), tokens_name("val")
+    ('tokens.bin', 'val_tokens.bin')
+    """
+    return f"{_prefix(split)}tokens.bin"
+
+
+def sample_ids_name(split: str) -> str:
+    """Return the file name of the sample ids of a split.
+
+    >>> sample_ids_name("train"), sample_ids_name("val")
+    ('sample_ids.bin', 'val_sample_ids.bin')
+    """
+    return f"{_prefix(split)}sample_ids.bin"
 
 
 def is_split_name(name: str) -> bool:
@@ -169,3 +199,9 @@ def narrow(ids: NDArray[np.uint32], dtype: np.dtype[Any]) -> NDArray[Any]:
     if dtype.itemsize < ids.itemsize and ids.size:
         check_fits(int(ids.max()), dtype)
     return ids.astype(dtype, copy=False)
+
+
+def _prefix(split: str) -> str:
+    if not is_split_name(split):
+        raise ConfigError(f"{split!r}: not a name for a split")
+    return "" if split == "train" else f"{split}_"

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, cast
 
 import msgspec
 import numpy as np
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from tokenmill.errors import ConfigError, DamageError, NotAStoreError, StorageError
 from tokenmill.files import atomic_write, storage_error
@@ -51,6 +51,19 @@ class ShardEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     blocks: FileEntry
 
 
+class ConsolidatedEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The tokens of a split once more as one file without a header, and an id for each sample."""
+
+    seq_len: Annotated[int, Meta(ge=1, le=layout.MAX_SEQ_LEN)]
+    """Tokens in a sample."""
+    num_samples: Count
+    """Whole samples; the tokens after the last of them have no id."""
+    tokens: FileEntry
+    sample_ids: FileEntry
+    shards_deleted: bool = False
+    """Whether the ids are in the tokens file alone; the tables of the shards stay."""
+
+
 class SplitEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One split: its totals and its shards in order."""
 
@@ -60,7 +73,14 @@ class SplitEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """UTF-8 bytes of the text that became these tokens."""
     last_document_cut: bool = False
     """Whether the last document stops short, without EOS, because the tokens were limited."""
+    consolidated: ConsolidatedEntry | UnsetType = UNSET
+    """Left out of the file until the split is consolidated; no part of the content digest."""
     shards: tuple[ShardEntry, ...] = ()
+
+    @property
+    def shards_deleted(self) -> bool:
+        """Whether the ids are to be read from the tokens file."""
+        return self.consolidated is not UNSET and self.consolidated.shards_deleted
 
 
 class TokenizerEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -311,6 +331,8 @@ def _split_problems(split: SplitEntry, metadata: Metadata) -> Iterator[str]:
     if sum(shard.num_documents for shard in shards) != split.num_documents:
         yield "the documents of the shards do not add up"
     dtype, left = metadata.token_dtype, split.num_tokens
+    if split.consolidated is not UNSET:
+        yield from consolidated_problems(split.consolidated, split.num_tokens, dtype=dtype)
     for index, shard in enumerate(shards):
         tokens = min(left, shard_tokens)
         left -= tokens
@@ -320,6 +342,17 @@ def _split_problems(split: SplitEntry, metadata: Metadata) -> Iterator[str]:
         found = (shard.num_tokens, shard.shard.bytes, shard.docs.bytes, shard.blocks.bytes)
         if found != (tokens, file_bytes, docs_bytes, blocks_bytes):
             yield f"shard {index}: its counts and sizes do not add up"
+
+
+def consolidated_problems(
+    entry: ConsolidatedEntry, num_tokens: int, *, dtype: np.dtype[Any]
+) -> Iterator[str]:
+    """Yield what does not add up in the entry of a split with `num_tokens` tokens."""
+    if entry.num_samples != num_tokens // entry.seq_len:
+        yield f"{num_tokens} tokens make {num_tokens // entry.seq_len} samples"
+    sizes = (entry.tokens.bytes, entry.sample_ids.bytes)
+    if sizes != (num_tokens * dtype.itemsize, entry.num_samples * layout.SAMPLE_ID_DTYPE.itemsize):
+        yield "the sizes of its consolidated files do not add up"
 
 
 _PREFIX: Final = re.compile(

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from tokenmill.errors import ConfigError, DamageError
 from tokenmill.store.documents import DocumentTable, docs_file
 from tokenmill.store.format import METADATA_NAME, REJECTS_NAME
-from tokenmill.store.metadata import Metadata, read_metadata
-from tokenmill.store.shard import Shard, blocks_file, ids_file
+from tokenmill.store.metadata import ConsolidatedEntry, Metadata, read_metadata
+from tokenmill.store.shard import Shard, blocks_file
 from tokenmill.store.stored_file import StoredFile
 from tokenmill.store.summary import store_html, store_line, store_text
+from tokenmill.store.tokens_file import IdsFile, consolidated_files, ids_file
 
 if TYPE_CHECKING:
     from tokenmill.tokenizer import Tokenizer
@@ -43,15 +44,18 @@ def open_store(path: str | Path, *, verify: Verify = "blocks") -> Store:
     return store
 
 
-def store_files(folder: Path, metadata: Metadata) -> list[StoredFile]:
+def store_files(folder: Path, metadata: Metadata) -> list[IdsFile]:
     """Return every file that the metadata lists, `metadata.json` itself excepted."""
-    root, dtype = str(folder), metadata.token_dtype
-    files = [StoredFile(root, metadata.tokenizer.file, num_bytes=metadata.tokenizer.bytes)]
+    root = str(folder)
+    tokenizer = metadata.tokenizer
+    files: list[IdsFile] = [StoredFile(root, tokenizer.file, num_bytes=tokenizer.bytes)]
     if metadata.rejects is not None:
         files.append(StoredFile(root, REJECTS_NAME, num_bytes=metadata.rejects.bytes))
     for name, split in metadata.splits.items():
+        files += consolidated_files(root, name, metadata=metadata)
         for index, entry in enumerate(split.shards):
-            files.append(ids_file(root, name, index=index, entry=entry, dtype=dtype))
+            if not split.shards_deleted:
+                files.append(ids_file(root, name, index=index, metadata=metadata))
             files.append(docs_file(root, name, index=index, entry=entry))
             files.append(blocks_file(root, name, index=index, entry=entry))
     return files
@@ -93,6 +97,11 @@ class Split:
         self._tables: dict[int, DocumentTable] = {}
         counts = (shard.num_documents for shard in entry.shards)
         self._first_documents = list(itertools.accumulate(counts, initial=0))
+
+    @property
+    def consolidated(self) -> ConsolidatedEntry | None:
+        """What is known of the split's tokens file and sample ids; None if it has none."""
+        return self._metadata.splits[self.name].consolidated or None
 
     def __len__(self) -> int:
         return self.num_tokens
@@ -241,8 +250,7 @@ class Split:
                 str(self._folder),
                 self.name,
                 index=index,
-                entry=self._metadata.splits[self.name].shards[index],
-                dtype=self.dtype,
+                metadata=self._metadata,
                 check_blocks=self._verify == "blocks",
             )
         return shard

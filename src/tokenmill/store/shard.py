@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import xxhash
@@ -18,19 +18,11 @@ from tokenmill.store.format import (
     num_blocks,
     shard_name,
 )
-from tokenmill.store.metadata import ShardEntry
+from tokenmill.store.metadata import Metadata, ShardEntry
 from tokenmill.store.stored_file import StoredFile
+from tokenmill.store.tokens_file import ids_file
 
 _KEPT_TABLES: Final = 128  # of 24 KB each for the usual shard of 200 MB
-
-
-def ids_file(
-    folder: str, split: str, *, index: int, entry: ShardEntry, dtype: np.dtype[Any]
-) -> StoredFile:
-    """Return the file of the token ids of a shard."""
-    header = npy_header(dtype, entry.num_tokens)
-    name = shard_name(split, index)
-    return StoredFile(folder, name, num_bytes=entry.shard.bytes, header=header)
 
 
 def blocks_file(folder: str, split: str, *, index: int, entry: ShardEntry) -> StoredFile:
@@ -55,14 +47,14 @@ class Shard:
         split: str,
         *,
         index: int,
-        entry: ShardEntry,
-        dtype: np.dtype[Any],
+        metadata: Metadata,
         check_blocks: bool,
     ) -> None:
-        self._file = ids_file(folder, split, index=index, entry=entry, dtype=dtype)
+        entry = metadata.splits[split].shards[index]
+        self._file = ids_file(folder, split, index=index, metadata=metadata)
         self._blocks = blocks_file(folder, split, index=index, entry=entry)
         self._blocks_sha256 = entry.blocks.sha256
-        self._itemsize = dtype.itemsize
+        self._itemsize = metadata.token_dtype.itemsize
         # One byte a block, 1 when proved; None when nothing is left to prove.
         self._checked = bytearray(num_blocks(entry.shard.bytes)) if check_blocks else None
 

@@ -17,8 +17,9 @@ from tokenmill.store.documents import docs_file
 from tokenmill.store.format import BLOCK_BYTES, BLOCKS_DTYPE, HEADER_BYTES, num_blocks
 from tokenmill.store.metadata import Metadata
 from tokenmill.store.reader import Split
-from tokenmill.store.shard import blocks_file, ids_file
+from tokenmill.store.shard import blocks_file
 from tokenmill.store.stored_file import StoredFile
+from tokenmill.store.tokens_file import ids_file
 
 _PIECE_BYTES: Final = 16 * BLOCK_BYTES  # fits the cache of a core
 _SHOWN_BLOCKS: Final = 8
@@ -61,7 +62,7 @@ class ShardCheck:
         on_bytes: Callable[[int], None],
     ) -> None:
         entry = metadata.splits[split.name].shards[index]
-        self._ids = ids_file(folder, split.name, index=index, entry=entry, dtype=split.dtype)
+        self._ids = ids_file(folder, split.name, index=index, metadata=metadata)
         self._docs = docs_file(folder, split.name, index=index, entry=entry)
         self._blocks = blocks_file(folder, split.name, index=index, entry=entry)
         self._entry = entry
@@ -99,12 +100,12 @@ class ShardCheck:
                 if self._bad_blocks(data, block, sums=sums):
                     bad.append(block)
                 elif wrong := self._wrong_ids(data, start, has_table=has_table):
-                    found.add(self._ids.name, wrong)
+                    self._add(found, wrong)
                     break
         except TokenmillError as error:
             found.add(self._ids.name, error)
         if bad:
-            found.add(self._ids.name, f"{_list_blocks(bad)} of those looked at: wrong checksum")
+            self._add(found, f"{_list_blocks(bad)} of those looked at: wrong checksum")
         return found
 
     def full(self) -> Findings:
@@ -136,11 +137,14 @@ class ShardCheck:
             self._count(found, len(piece))
         if digest.hexdigest() != self._entry.shard.sha256:
             where = f"; {_list_blocks(bad)}" if bad else ""
-            found.add(self._ids.name, f"its SHA-256 is not the one in the metadata{where}")
+            self._add(found, f"its SHA-256 is not the one in the metadata{where}")
         elif bad:
             found.add(self._blocks.name, f"{_list_blocks(bad)}: not the checksum of the shard's")
         elif wrong:
-            found.add(self._ids.name, wrong)
+            self._add(found, wrong)
+
+    def _add(self, found: Findings, problem: str) -> None:
+        found.add(self._ids.name, f"{self._ids.note}{problem}")
 
     def _check_table(self, found: Findings) -> bool:
         try:

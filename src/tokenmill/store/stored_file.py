@@ -32,13 +32,25 @@ class StoredFile:
     thread holds during a fork would stay held in the child for ever.
     """
 
-    __slots__ = ("__weakref__", "_descriptor", "folder", "header", "name", "num_bytes")
+    note = ""
+    """What comes before a problem with the file; not empty for a part of a larger file."""
 
-    def __init__(self, folder: str, name: str, *, num_bytes: int, header: bytes = b"") -> None:
+    __slots__ = ("__weakref__", "_descriptor", "folder", "header", "name", "num_bytes", "remedy")
+
+    def __init__(
+        self,
+        folder: str,
+        name: str,
+        *,
+        num_bytes: int,
+        header: bytes = b"",
+        remedy: str = "then tokenize again",
+    ) -> None:
         self.folder = folder
         self.name = name
         self.num_bytes = num_bytes
         self.header = header
+        self.remedy = remedy
         self._descriptor: _Descriptor | None = None
 
     @property
@@ -106,7 +118,7 @@ class StoredFile:
     def damage(self, problem: str) -> DamageError:
         """Return an error that names the file and the next command."""
         command = full_check_command(self.folder)
-        hint = f"`{command}` lists all damage; then tokenize again"
+        hint = f"`{command}` lists all damage; {self.remedy}"
         return DamageError(f"{self.path}: {problem}", hint=hint)
 
     def open(self) -> None:

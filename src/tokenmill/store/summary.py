@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 from pathlib import Path
 
+from tokenmill.store.format import sample_ids_name, tokens_name
 from tokenmill.store.metadata import Metadata
 
 
@@ -44,6 +45,12 @@ def _facts(path: Path, metadata: Metadata) -> list[tuple[str, str]]:
             f"{_count(split.num_documents, 'document')}, {_count(split.num_bytes, 'byte')} of text"
         )
         facts.append((name, text))
+    for name, split in metadata.splits.items():
+        if entry := split.consolidated:
+            text = f"{_count(entry.num_samples, 'sample')} of {_count(entry.seq_len, 'token')}"
+            where = f"in {tokens_name(name)}, {sample_ids_name(name)}"
+            alone = "; the shards were deleted" if entry.shards_deleted else ""
+            facts.append(("consolidated", f"{text} {where}{alone}"))
     facts.append(("tokenizer", f"{tokenizer.name}, {tokenizer.num_ids:,} ids, {metadata.dtype}"))
     added = {"BOS": metadata.bos_id, "EOS": metadata.eos_id}
     around = [f"{name} {token}" for name, token in added.items() if token is not None]

@@ -1,7 +1,8 @@
 """Prove that a store is what was written, at three levels of effort.
 
 structure   metadata, names, exact sizes, .npy headers, the tokenizer's hash; reads almost nothing
-sample      also the tables, and some blocks of each shard with the documents that end in them
+sample      also the tables, some blocks of each shard with the documents that end in them, and some
+            samples of the consolidated ids
 full        SHA-256 of every byte, every block, every id, every end of a document
 
 Shards are checked side by side in threads. Each is read once, in pieces that stay in the cache of a
@@ -22,10 +23,19 @@ from typing import Final
 
 import numpy as np
 
-from tokenmill.errors import ConfigError, DamageError, TokenmillError
-from tokenmill.store.format import BLOCKS_FOLDER, DOCS_FOLDER, METADATA_NAME, REJECTS_NAME
+from tokenmill.errors import ConfigError, DamageError, NotAStoreError, TokenmillError
+from tokenmill.store.consolidated_check import ConsolidatedCheck
+from tokenmill.store.format import (
+    BLOCKS_FOLDER,
+    DOCS_FOLDER,
+    METADATA_NAME,
+    REJECTS_NAME,
+    shard_name,
+)
 from tokenmill.store.metadata import Metadata, decode_metadata, read_metadata_bytes
-from tokenmill.store.reader import Store, store_files
+from tokenmill.store.plain_check import check_record
+from tokenmill.store.plain_shards import read_record
+from tokenmill.store.reader import Split, Store, store_files
 from tokenmill.store.shard_check import Findings, ShardCheck, check_hash
 from tokenmill.store.stored_file import StoredFile, full_check_command
 
@@ -36,6 +46,7 @@ _SAMPLE_BLOCKS_OF_STORE: Final = 1 << 14
 """A GiB in all; a store of very many shards gets fewer blocks of each, but at least one."""
 
 _EXTRA: Final = "not listed in the metadata"
+_LEFT_OVER: Final = "left by a deletion of shards that did not finish"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,18 +96,23 @@ def verify(
         raise ConfigError(f"level is {level!r}, expected one of {', '.join(LEVELS)}")
     started = time.monotonic()
     folder = Path(path).absolute()
-    data = read_metadata_bytes(folder)
-    found = Findings(num_files=1, num_bytes=len(data))
     try:
+        data = read_metadata_bytes(folder)
         metadata = decode_metadata(data, folder / METADATA_NAME)
     except DamageError as error:
+        found = Findings(num_files=1)
         found.add(METADATA_NAME, error)
+    except NotAStoreError:
+        record = read_record(folder)
+        if record is None:
+            raise
+        found = check_record(folder, record, level=level, seed=seed)
     else:
-        checks = _checks(folder, metadata, level=level, seed=seed, on_bytes=on_bytes or _ignore)
-        for part in _run(checks, workers=workers or len(os.sched_getaffinity(0))):
-            found.merge(part)
-        if level == "full" and not found.problems:
-            _check_sources(found, metadata)
+        found = check_store(
+            folder, metadata, level=level, workers=workers, seed=seed, on_bytes=on_bytes
+        )
+        found.merge(_check_names(folder, metadata))
+        found.num_bytes += len(data)
     return VerifyReport(
         path=str(folder),
         level=level,
@@ -109,6 +125,25 @@ def verify(
     )
 
 
+def check_store(
+    folder: Path,
+    metadata: Metadata,
+    *,
+    level: str,
+    workers: int | None = None,
+    seed: int = 0,
+    on_bytes: Callable[[int], None] | None = None,
+) -> Findings:
+    """Check the files in `folder` against `metadata`, whatever its `metadata.json` says."""
+    found = Findings(num_files=1)
+    checks = _checks(folder, metadata, level=level, seed=seed, on_bytes=on_bytes or _ignore)
+    for part in _run(checks, workers=workers or len(os.sched_getaffinity(0))):
+        found.merge(part)
+    if level == "full" and not found.problems:
+        _check_sources(found, metadata)
+    return found
+
+
 def _checks(
     folder: Path,
     metadata: Metadata,
@@ -119,7 +154,6 @@ def _checks(
 ) -> Iterator[Callable[[], Findings]]:
     """Yield the checks of a level, each to be run in some thread."""
     root, tokenizer, rejects = str(folder), metadata.tokenizer, metadata.rejects
-    yield partial(_check_names, folder, metadata)
     file = StoredFile(root, tokenizer.file, num_bytes=tokenizer.bytes)
     yield partial(check_hash, file, tokenizer.sha256)
     if rejects is not None:
@@ -129,6 +163,7 @@ def _checks(
     num_shards = sum(split.num_shards for split in store.splits.values())
     max_blocks = max(1, min(_SAMPLE_BLOCKS, _SAMPLE_BLOCKS_OF_STORE // max(num_shards, 1)))
     for name, split in store.splits.items():
+        yield from _consolidated_checks(root, split, level=level, seed=seed)
         for index in range(split.num_shards):
             check = ShardCheck(root, split, index=index, metadata=metadata, on_bytes=on_bytes)
             if level == "structure":
@@ -138,6 +173,24 @@ def _checks(
                 yield partial(check.sample, rng, max_blocks=max_blocks)
             else:
                 yield check.full
+
+
+def _consolidated_checks(
+    folder: str, split: Split, *, level: str, seed: int
+) -> Iterator[Callable[[], Findings]]:
+    """Yield the checks of the tokens file and the sample ids of a split, if it has them."""
+    entry = split.consolidated
+    if entry is None:
+        return
+    check = ConsolidatedCheck(folder, split.name, entry=entry, dtype=split.dtype)
+    if level == "structure":
+        yield check.structure
+    elif level == "sample":
+        yield partial(check.sample, np.random.default_rng([seed, *split.name.encode()]))
+    else:
+        yield check.full_sample_ids
+        if not entry.shards_deleted:  # else the hashes of the shards in it cover every byte
+            yield check.full_tokens
 
 
 def _run(checks: Iterable[Callable[[], Findings]], *, workers: int) -> Iterator[Findings]:
@@ -154,11 +207,18 @@ def _check_names(folder: Path, metadata: Metadata) -> Findings:
     """Look for shards and tables that the metadata does not list: something else wrote here."""
     found = Findings()
     listed = {file.name for file in store_files(folder, metadata)}
+    deleted = {
+        shard_name(name, index)
+        for name, split in metadata.splits.items()
+        if split.shards_deleted
+        for index in range(len(split.shards))
+    }
     for place in ("", DOCS_FOLDER, BLOCKS_FOLDER):
         prefix = f"{place}/" if place else ""
         for name in _npy_names(folder / place):
             if f"{prefix}{name}" not in listed:
-                found.add(f"{prefix}{name}", _EXTRA)
+                is_left = not place and name in deleted
+                found.add(f"{prefix}{name}", _LEFT_OVER if is_left else _EXTRA)
     if metadata.rejects is None and (folder / REJECTS_NAME).exists():
         found.add(REJECTS_NAME, _EXTRA)
     return found
@@ -195,7 +255,9 @@ def _check_sources(found: Findings, metadata: Metadata) -> None:
 
 
 def _problem(folder: Path, file: str, *, text: str, level: str) -> Problem:
-    if text == _EXTRA:
+    if text == _LEFT_OVER:
+        command = f"the same `tokenmill consolidate {shlex.quote(str(folder))}` command again"
+    elif text == _EXTRA:
         command = f"mv {shlex.quote(str(folder / file))} to another folder"
     elif level != "full":
         command = full_check_command(str(folder))
