@@ -17,6 +17,7 @@ COMMANDS = {
     "info": "Show what a store holds.",
     "status": "Show how far a run is, also from another shell.",
     "verify": "Check a store against its checksums.",
+    "consolidate": "Write all ids of a store into one file, with an id for each sample.",
     "plan": "Explain a plan, and find the documents of a step.",
     "bench": "Measure the speed of parts of tokenmill on this machine.",
 }

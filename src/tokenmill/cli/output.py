@@ -37,6 +37,7 @@ def store_facts(path: Path, metadata: Metadata) -> dict[str, Any]:
                 "num_bytes": split.num_bytes,
                 "num_shards": len(split.shards),
                 "last_document_cut": split.last_document_cut,
+                **({"consolidated": split.consolidated} if split.consolidated else {}),
             }
             for name, split in metadata.splits.items()
         },
