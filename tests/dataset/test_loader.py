@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -232,6 +233,7 @@ def test_a_forked_process_continues_with_threads_of_its_own():
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
+        signal.alarm(30)  # a child that waits for threads that it does not have must not wait on
         step, batch = next(loader)
         os.write(writer, json.dumps([step, batch.token_ids.tolist()]).encode())  # type: ignore[union-attr]
         os._exit(0)
@@ -306,3 +308,20 @@ def test_a_transform_knows_step_and_row_and_so_is_the_same_for_all_ranks():
         return parts
 
     assert marks(1) == marks(3) == list(range(7000, 7012))
+
+
+def test_an_interrupt_inside_the_loader_mixes_up_no_steps(monkeypatch: pytest.MonkeyPatch):
+    plan = small_plan()
+    loader = Loader(plan)
+    take(loader, 2)
+
+    def interrupt(batch: Batch) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(loader._delivery, "receive", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            next(loader)
+    step, batch = next(loader)
+    assert (step, batch.token_ids.tolist()) == (2, plan.batch(2).token_ids.tolist())
+    loader.close()

@@ -24,7 +24,7 @@ def is_rounded(count: int, share: Fraction) -> bool:
     return abs(int(count) - share) < 1
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 @given(mixtures, batches)
 def test_every_batch_has_the_share_of_each_source_rounded_down_or_up(mixture: Mixture, batch: int):
     counts = mixture.counts(batch)
@@ -33,7 +33,7 @@ def test_every_batch_has_the_share_of_each_source_rounded_down_or_up(mixture: Mi
         assert is_rounded(count, weight * mixture.batch_size)
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 @given(mixtures, st.integers(0, 30), st.integers(0, 1 << 18))
 def test_so_has_every_aligned_run_of_a_power_of_two_of_batches(
     mixture: Mixture, exponent: int, number: int
@@ -45,14 +45,14 @@ def test_so_has_every_aligned_run_of_a_power_of_two_of_batches(
         assert abs(int(count) - weight * mixture.batch_size * size) < 1 + Fraction(size, 1 << 58)
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 @given(mixtures, batches)
 def test_the_closed_form_is_the_sum_over_batches(mixture: Mixture, batch: int):
     assert (mixture.before(batch) + mixture.counts(batch) == mixture.before(batch + 1)).all()
     assert not mixture.before(0).any()
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(mixtures, batches)
 def test_the_order_of_a_batch_names_every_sample_once(mixture: Mixture, batch: int):
     sources, numbers = mixture.order(batch)
@@ -61,7 +61,7 @@ def test_the_order_of_a_batch_names_every_sample_once(mixture: Mixture, batch: i
         assert sorted(numbers[sources == source]) == list(range(count))
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.lists(weight, min_size=2, max_size=5).filter(any), st.integers(1, 8), st.integers(1, 8))
 def test_every_rank_has_nearly_its_share_of_each_source(
     weights: list[Fraction], world_size: int, rank_size: int
@@ -76,7 +76,7 @@ def test_every_rank_has_nearly_its_share_of_each_source(
             assert abs(np.count_nonzero(part == source) - share) <= len(weights)
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(mixtures, batches, st.data())
 def test_a_sample_is_found_in_the_batch_that_holds_it(
     mixture: Mixture, batch: int, data: st.DataObject
@@ -87,6 +87,7 @@ def test_a_sample_is_found_in_the_batch_that_holds_it(
     assert mixture.find(source, int(mixture.before(batch)[source]) + number) == batch
 
 
+@settings(deadline=None)
 @given(weight_lists, st.integers(1, 100))
 @example([Fraction("0.1"), Fraction("0.2"), Fraction("0.7")], 10)
 def test_only_the_proportion_of_weights_counts(weights: list[Fraction], factor: int):

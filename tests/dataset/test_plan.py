@@ -42,7 +42,7 @@ def check_epochs(plan: Plan, steps: range) -> None:
                 assert num_tokens - counts[epoch] <= slack, "an epoch has holes"
 
 
-@settings(max_examples=300)
+@settings(max_examples=150, deadline=None)
 @given(plans(max_batch=24), st.integers(0, 10**9), st.integers(1, 6), st.integers(1, 4))
 def test_ranks_and_micro_batches_share_a_global_batch_exactly(
     plan: Plan, step: int, world_size: int, factor: int
@@ -55,7 +55,7 @@ def test_ranks_and_micro_batches_share_a_global_batch_exactly(
         assert np.array_equal(np.concatenate([part[name] for part in parts]), whole[name])
 
 
-@settings(max_examples=200)
+@settings(max_examples=120, deadline=None)
 @given(plans())
 def test_every_row_of_every_source_comes_once_an_epoch(plan: Plan):
     drawn: dict[tuple[int, int], list[int]] = {}
@@ -72,7 +72,7 @@ def test_every_row_of_every_source_comes_once_an_epoch(plan: Plan):
             assert sorted(rows) == list(range(num_rows))
 
 
-@settings(max_examples=200)
+@settings(max_examples=120, deadline=None)
 @given(plans(), st.integers(0, 10**9))
 def test_a_batch_has_the_share_of_each_source(plan: Plan, step: int):
     segment = plan.timeline.segment(step)
@@ -81,7 +81,7 @@ def test_a_batch_has_the_share_of_each_source(plan: Plan, step: int):
         assert abs(int(count) - weight * plan.batch_size) < 1
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(plans(), st.integers(0, 10**9))
 def test_a_batch_depends_on_plan_and_step_alone(plan: Plan, step: int):
     again = fake_plan(**plan.__getstate__())
@@ -97,7 +97,7 @@ def test_any_step_costs_the_same():
     assert plan.timeline.segments[0].cursors(10**9).sum() == 64 * 10**9
 
 
-@settings(max_examples=200)
+@settings(max_examples=120, deadline=None)
 @given(plans(), st.integers(0, 15), st.integers(1, 9), weights, st.integers(13, 60))
 def test_an_amended_plan_keeps_the_past_and_repeats_nothing_early(
     plan: Plan, at_step: int, batch_size: int, weight: float, num_tokens: int
@@ -115,7 +115,7 @@ def test_an_amended_plan_keeps_the_past_and_repeats_nothing_early(
     check_epochs(amended, range(at_step + 15))
 
 
-@settings(max_examples=200)
+@settings(max_examples=120, deadline=None)
 @given(plans(max_batch=5), st.lists(st.tuples(st.integers(0, 8), st.integers(1, 12)), max_size=3))
 def test_so_does_one_with_other_sequence_lengths(plan: Plan, changes: list[tuple[int, int]]):
     step, amended = 0, plan
@@ -126,7 +126,7 @@ def test_so_does_one_with_other_sequence_lengths(plan: Plan, changes: list[tuple
     check_epochs(amended, range(step + 20))
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(plans(), st.integers(0, 20), st.integers(1, 20))
 def test_a_skip_passes_over_the_data_of_its_steps(plan: Plan, start: int, num_steps: int):
     assume(all(stage.from_step <= start for stage in plan.stages if stage.from_step))
@@ -136,7 +136,7 @@ def test_a_skip_passes_over_the_data_of_its_steps(plan: Plan, start: int, num_st
         assert same(skipped, plan, step, step + num_steps)
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(plans(), st.integers(1, 10**9), st.integers(1, 10**9))
 def test_the_length_of_the_run_never_changes_the_order(plan: Plan, short: int, long: int):
     first = fake_plan(**plan.__getstate__() | {"num_steps": short})
@@ -146,7 +146,7 @@ def test_the_length_of_the_run_never_changes_the_order(plan: Plan, short: int, l
     assert second.total_steps == long
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(st.integers(13, 60), st.integers(1, 30), st.integers(1, 5), st.integers(1, 5))
 def test_the_first_repeat_is_where_a_row_comes_again(
     num_tokens: int, other: int, batch_size: int, weight: int

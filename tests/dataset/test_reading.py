@@ -34,7 +34,7 @@ def drawn(reading: Reading, num_samples: int) -> list[tuple[int, int]]:
     return [pair for sample in range(num_samples) for pair in inputs(reading, sample)]
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(st.integers(12, 60), lengths)
 def test_an_epoch_has_every_row_once_and_ends_before_the_next(num_tokens: int, seq_len: int):
     reading = begin(num_tokens, seq_len)
@@ -44,7 +44,7 @@ def test_an_epoch_has_every_row_once_and_ends_before_the_next(num_tokens: int, s
         assert sorted(found.rows[found.epochs == epoch]) == list(range(reading.num_rows))
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 @given(
     st.integers(12, 60),
     lengths,
@@ -74,7 +74,7 @@ def test_a_change_of_length_repeats_nothing_early_and_loses_only_what_is_counted
     assert reading.epoch_of(reading.num_rest) == max(epochs)
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.integers(12, 60), lengths, lengths, st.integers(0, 30))
 def test_the_rest_is_exactly_what_was_not_read(
     num_tokens: int, seq_len: int, new_len: int, num_samples: int
@@ -91,7 +91,7 @@ def test_the_rest_is_exactly_what_was_not_read(
     assert after.num_dropped < new_len
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(st.integers(12, 60), lengths, st.lists(st.tuples(st.integers(0, 20), lengths), max_size=3))
 def test_what_is_in_a_sample_is_found_there(
     num_tokens: int, seq_len: int, changes: list[tuple[int, int]]
@@ -123,3 +123,11 @@ def test_what_is_in_a_sample_is_found_there(
         if sample < num_samples
     }
     assert found == expected
+
+
+def test_after_a_whole_epoch_there_is_no_rest():
+    reading = begin(60, 5)
+    for num_samples, epoch in ((0, 0), (12, 1), (36, 3)):
+        changed = reading.change(num_samples, seq_len=7, num_rows=8)
+        assert (changed.rest, changed.first_epoch) == (None, epoch)
+    assert reading.change(13, seq_len=7, num_rows=8).num_rest == 11 * 5 // 7

@@ -35,7 +35,7 @@ def changed_plans(draw: st.DrawFn) -> Plan:
     return plan
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(changed_plans(), st.integers(0, 30))
 def test_the_documents_of_a_row_are_its_tokens(plan: Plan, step: int):
     batch = plan.batch(step)
@@ -49,7 +49,7 @@ def test_the_documents_of_a_row_are_its_tokens(plan: Plan, step: int):
         assert told == row
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(changed_plans(), st.data())
 def test_the_steps_of_a_document_are_those_whose_batches_hold_it(plan: Plan, data: st.DataObject):
     number = data.draw(st.integers(0, len(plan.names) - 1))

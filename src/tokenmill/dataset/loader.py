@@ -4,8 +4,8 @@
         for step, batch in loader:
             ...
 
-Threads make the batches: copying and hashing let go of the interpreter's lock, and nothing has to
-travel between processes. There are no shared memory segments, lock files, barriers or ranks with
+Threads make the batches: a process would have to send each through a pipe, which takes longer than
+to make it. There are no shared memory segments, lock files, barriers or ranks with
 special work. What is in flight is made again after a resume, so the state is one number.
 """
 
@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from tokenmill.dataset.batch import Batch
 from tokenmill.dataset.plan import Plan, rank_part
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 Output = Literal["numpy", "torch"]
-DEFAULT_THREADS: Final = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +61,8 @@ class Loader:
 
     Args:
         start_step: The first step; the steps before it cost nothing.
-        num_threads: How many batches are made at the same time; 0 makes each when it is asked for.
+        num_threads: How many batches are made at the same time. One is the fastest for data in
+            memory; more hide the waiting for slow storage. 0 makes each when it is asked for.
         prefetch: How many batches may be made ahead, finished or not.
         output: Arrays of numpy or tensors of torch.
         device: Where tensors go; the copy overlaps with what the consumer does.
@@ -79,7 +79,7 @@ class Loader:
         *,
         start_step: int = 0,
         micro_batches: int = 1,
-        num_threads: int = DEFAULT_THREADS,
+        num_threads: int = 1,
         prefetch: int = 4,
         output: Output = "numpy",
         device: Any = None,
@@ -97,7 +97,7 @@ class Loader:
         self._delivery = _choose_delivery(output, device=device, pin_memory=pin_memory)
         self._make = partial(_make, plan, (rank, world_size), transform, self._delivery)
         self._next = self._asked = start_step
-        self._pending: deque[Future[Batch]] = deque()
+        self._pending: deque[tuple[int, Future[Batch]]] = deque()
         self._threads: ThreadPoolExecutor | None = None
         self._process = os.getpid()
         self._closed = False
@@ -176,8 +176,10 @@ class Loader:
             self._process, self._threads = os.getpid(), None
             self._pending.clear()
             self._asked = step
+        if self._pending and self._pending[0][0] != step:  # an interrupt came between two lines
+            self._forget()
         self._ask()
-        batch = self._pending[0].result()  # raises what happened in the background
+        batch = self._pending[0][1].result()  # raises what happened in the background
         self._pending.popleft()
         return batch
 
@@ -191,12 +193,12 @@ class Loader:
             self._stop is None or self._asked < self._stop
         ):
             # The threads must not know the loader, or it could never be let go of.
-            self._pending.append(self._threads.submit(self._make, self._asked))
+            self._pending.append((self._asked, self._threads.submit(self._make, self._asked)))
             self._asked += 1
 
     def _forget(self) -> None:
         while self._pending:
-            self._pending.pop().cancel()
+            self._pending.pop()[1].cancel()
         self._asked = self._next
 
     def _check(self, start_step: int, *, micro_batches: int, output: str) -> None:
