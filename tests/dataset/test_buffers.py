@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from tokenmill.dataset.buffers import BufferPool
 
+I64, I32 = np.dtype(np.int64), np.dtype(np.int32)
+
 
 def address(array: NDArray[Any]) -> int:
     return array.__array_interface__["data"][0]
@@ -17,16 +19,16 @@ def address(array: NDArray[Any]) -> int:
 
 def test_memory_comes_back_when_the_last_view_of_it_is_gone():
     pool = BufferPool()
-    first, second = pool.empty((4, 8), np.int64, np.int32)
-    assert (first.shape, first.dtype, second.dtype) == ((4, 8), np.int64, np.int32)
+    first, second = pool.empty((4, 8), I64, I32)
+    assert (first.shape, first.dtype, second.dtype) == ((4, 8), I64, I32)
     where = address(first)
     view = second[2:, 1]
     del first, second
-    (other,) = pool.empty((4, 12), np.int64)
+    (other,) = pool.empty((4, 12), I64)
     assert address(other) != where  # the view still needs it
     del other, view
-    first = pool.empty((4, 8), np.int64, np.int32)[0]
-    assert where in {address(first), address(pool.empty((4, 8), np.int64, np.int32)[0])}
+    first = pool.empty((4, 8), I64, I32)[0]
+    assert where in {address(first), address(pool.empty((4, 8), I64, I32)[0])}
 
 
 def test_arrays_that_are_held_never_share_memory():
@@ -34,7 +36,7 @@ def test_arrays_that_are_held_never_share_memory():
     held: deque[tuple[int, list[NDArray[Any]]]] = deque()
     rng = np.random.default_rng(0)
     for number in range(500):
-        arrays = pool.empty((3, 5), np.int64, np.int32)
+        arrays = pool.empty((3, 5), I64, I32)
         for array in arrays:
             array.fill(number)
         held.append((number, arrays))
@@ -48,7 +50,7 @@ def test_threads_never_get_the_same_memory():
 
     def work(number: int) -> bool:
         for _ in range(300):
-            (array,) = pool.empty((64,), np.int64)
+            (array,) = pool.empty((64,), I64)
             array.fill(number)
             if not (array == number).all():
                 return False
@@ -60,9 +62,9 @@ def test_threads_never_get_the_same_memory():
 
 def test_a_pool_keeps_little_and_travels_empty():
     pool = BufferPool()
-    pool.empty((1 << 24,), np.int64)  # 128 MiB: more than is ever kept
+    pool.empty((1 << 24,), I64)  # 128 MiB: more than is ever kept
     for size in range(1, 40):
-        arrays = [pool.empty((size,), np.int64) for _ in range(30)]
+        arrays = [pool.empty((size,), I64) for _ in range(30)]
         del arrays
     free = pool._free
     assert len(free) <= 4

@@ -55,47 +55,45 @@ def check_source(
     for _ in range(4):  # often enough for the ends to be kept in memory
         length = data.draw(st.integers(1, len(stream)))
         starts = data.draw(st.lists(st.integers(0, len(stream) - length), max_size=5))
-        ids, breaks = source.read_windows(np.array(starts, dtype=np.int64), length)
+        ids, rows, columns = source.read_windows(np.array(starts, dtype=np.int64), length)
         assert ids.tolist() == [stream[start : start + length] for start in starts]
         expected = [
-            row * length + column
+            (row, column)
             for row, start in enumerate(starts)
             for column in range(1, length)
             if start + column in ends
         ]
-        assert breaks.tolist() == expected
+        assert list(zip(rows.tolist(), columns.tolist(), strict=True)) == expected
 
 
 def test_documents_without_tokens_do_not_break_anything_twice(
     tmp_path: Path, build_store: BuildStore
 ):
-    build_store(tmp_path, [[], [2, 3], [], [], [4], [], [5, 6], []], shard_tokens=4, eos_id=None)
+    build_store(tmp_path, [[], [2, 3], [], [], [4], [], [5, 6], []], shard_tokens=9, eos_id=None)
     source = StoreSource(open_store(tmp_path))
     for _ in range(3):
-        assert source.read_windows(np.array([0]), 5).breaks.tolist() == [2, 3]
-    assert source._ends.kept
+        assert source.read_windows(np.array([0]), 5).columns.tolist() == [2, 3]
+    assert source._ends._all is not None
     assert source.document_ends(0, 8).tolist() == [0, 2, 2, 2, 3, 3, 5, 5]
 
 
 def test_tables_in_memory_stay_within_their_bound(
     tmp_path: Path, build_store: BuildStore, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(document_ends, "MAX_KEPT_BYTES", 40)
+    monkeypatch.setattr(document_ends, "MAX_KEPT_BYTES", 100)
     monkeypatch.setattr(document_ends, "_LOOKUPS_TO_KEEP", 0.5)
     documents = [[2, 3, EOS]] * 60
     build_store(tmp_path, documents, shard_tokens=18)
     sources = [StoreSource(open_store(tmp_path)) for _ in range(3)]
-    rng, kept = np.random.default_rng(0), []
+    rng, kept = np.random.default_rng(0), [0]
     for _ in range(100):
         source = sources[rng.integers(3)]
         starts = rng.integers(0, 170, size=4)
-        ids, breaks = source.read_windows(starts, 8)
-        expected = np.flatnonzero((ids == EOS)[:, :-1].ravel())
-        rows, columns = np.divmod(breaks, 8)
-        assert ((rows * 7 + columns - 1) == expected).all()
-        kept = [ends.nbytes for s in sources for ends in s._ends.kept.values()]
-        assert sum(kept) <= 40
-    assert kept
+        ids, rows, columns = source.read_windows(starts, 8)
+        expected = np.nonzero((ids == EOS)[:, :-1])
+        assert np.array_equal((rows, columns - 1), expected)
+        kept.append(sum(source._ends.num_kept_bytes for source in sources))
+    assert 0 < max(kept) <= 100
 
 
 def test_windows_outside_the_tokens_are_index_errors(tmp_path: Path, build_store: BuildStore):
@@ -123,7 +121,7 @@ def test_files_are_one_sequence_and_the_last_document_needs_no_eos(tmp_path: Pat
     assert source.document_ends(0, source.num_documents).tolist() == [2, 5, 6]
     assert source.num_files == 2
     whole = FileSource(TokenFiles(paths, dtype="uint16"), eos_id=None)
-    assert (whole.num_documents, whole.read_windows(np.array([0]), 6).breaks.size) == (1, 0)
+    assert (whole.num_documents, whole.read_windows(np.array([0]), 6).rows.size) == (1, 0)
     assert whole.document_at(5) == 0
     with pytest.raises(IndexError):
         whole.document_at(6)

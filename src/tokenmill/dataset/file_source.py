@@ -53,9 +53,9 @@ class FileSource:
         self._files.read_windows(ids, starts)
         self._check(ids)
         if self.eos_id is None:
-            return Windows(ids, np.empty(0, dtype=np.int64))
-        breaks = np.flatnonzero(ids == self.eos_id) + 1
-        return Windows(ids, breaks[breaks % length > 0])
+            return Windows(ids, *np.empty((2, 0), dtype=np.int64))
+        rows, columns = np.nonzero(ids[:, :-1] == self.eos_id)
+        return Windows(ids, rows, columns + 1)
 
     def document_ends(self, first: int, stop: int) -> NDArray[np.int64]:
         """Return where the documents `first` to `stop` end."""

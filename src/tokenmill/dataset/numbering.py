@@ -11,13 +11,14 @@ from tokenmill.dataset.batch import Batch
 from tokenmill.dataset.buffers import BufferPool
 
 _NAMES: Final = ("token_ids", "labels", "document_ids", "position_ids")
-_PLACES_AT_ONCE: Final = 1 << 14
+_DTYPES: Final = tuple(np.dtype(name) for name in ("int64", "int64", "int32", "int32"))
+_PLACES_AT_ONCE: Final = 1 << 16
 """So few that intermediate arrays come from memory that the process already has."""
 
 
 def empty_batch(num_rows: int, seq_len: int, *, pool: BufferPool) -> Batch:
     """Return a batch whose arrays hold anything."""
-    arrays = pool.empty((num_rows, seq_len), np.int64, np.int64, np.int32, np.int32)
+    arrays = pool.empty((num_rows, seq_len), *_DTYPES)
     return Batch(zip(_NAMES, arrays, strict=True))
 
 
@@ -26,8 +27,9 @@ def number_documents(batch: Batch, rows: NDArray[np.int64], *, columns: NDArray[
 
     The places are in order of rows, then columns.
     """
-    num_rows: int = batch.document_ids.shape[0]
-    seq_len: int = batch.document_ids.shape[1]
+    documents: NDArray[np.int32] = batch["document_ids"]
+    positions: NDArray[np.int32] = batch["position_ids"]
+    num_rows, seq_len = len(documents), positions.shape[1]
     # A batch is cut into pieces, at the first column and at the places; here are their numbers.
     row_pieces = np.searchsorted(rows, np.arange(num_rows + 1)) + np.arange(num_rows + 1)
     pieces = np.arange(1, len(rows) + 1) + rows
@@ -35,7 +37,8 @@ def number_documents(batch: Batch, rows: NDArray[np.int64], *, columns: NDArray[
     numbers[pieces] = pieces - row_pieces[rows]
     starts = np.zeros(len(numbers), dtype=np.int32)
     starts[pieces] = columns
-    lengths = np.diff(starts, append=np.int32(0))
+    lengths = -starts
+    lengths[:-1] += starts[1:]
     lengths[row_pieces[1:] - 1] += seq_len
     places = np.arange(seq_len, dtype=np.int32)
     rows_at_once = max(1, _PLACES_AT_ONCE // seq_len)
@@ -43,6 +46,7 @@ def number_documents(batch: Batch, rows: NDArray[np.int64], *, columns: NDArray[
         some = slice(first, first + rows_at_once)
         low, high = row_pieces[first], row_pieces[min(first + rows_at_once, num_rows)]
         shape, repeats = (-1, seq_len), lengths[low:high]
-        batch.document_ids[some] = np.repeat(numbers[low:high], repeats).reshape(shape)
+        documents[some] = np.repeat(numbers[low:high], repeats).reshape(shape)
         before = np.repeat(starts[low:high], repeats).reshape(shape)
-        np.subtract(places, before, out=batch.position_ids[some])
+        np.subtract(places, before, out=positions[some])
+        del before  # so that its memory is there for the next

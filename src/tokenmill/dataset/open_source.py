@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Final
 
@@ -11,9 +12,8 @@ from tokenmill.dataset.file_source import FileSource
 from tokenmill.dataset.token_files import SUFFIXES, TokenFiles, find_token_files
 from tokenmill.dataset.token_source import StoreSource, TokenSource
 from tokenmill.errors import ConfigError
-from tokenmill.store import METADATA_NAME, Store, open_store, read_metadata
+from tokenmill.store import METADATA_NAME, open_store, tokens_name
 
-CONSOLIDATED_NAME: Final = "tokens.bin"
 _OTHER_NAMES: Final = {"val": "validation", "validation": "val"}
 
 
@@ -33,14 +33,15 @@ def open_source(
     path = Path(path)
     plain = {"dtype": dtype, "eos_id": eos_id, "vocab_size": vocab_size}
     given = [name for name, value in plain.items() if value is not None]
-    folder = path.parent if path.name == CONSOLIDATED_NAME else path
+    is_tokens = path.name.endswith(tokens_name("train"))
+    folder = path.parent if is_tokens else path
     if (folder / METADATA_NAME).is_file() or not path.exists():
         if given:
             raise ConfigError(
                 f"{path}: {' and '.join(given)} given for a store, whose metadata says it",
                 hint="leave it out",
             )
-        return _open_consolidated(path) if folder != path else _open_split(path, split)
+        return _open_consolidated(path) if is_tokens else _open_split(path, split)
     if path.is_dir():
         files = find_token_files(path, split)
     elif split == "train":
@@ -63,14 +64,12 @@ def _open_split(folder: Path, split: str) -> StoreSource:
 
 
 def _open_consolidated(path: Path) -> StoreSource:
-    """Open `tokens.bin` with the document table beside it; the shards may be gone."""
-    folder = path.parent.absolute()
-    store = Store(folder, read_metadata(folder), verify="blocks")
-    files = TokenFiles([path], dtype=store.dtype)
+    """Open the split of a store of which `path` holds the tokens; its shards may be gone."""
+    store = open_store(path.parent)
     for name, split in store.splits.items():
-        if split.num_tokens == files.num_tokens:
-            return StoreSource(store, name, reader=files)
+        if path.name == tokens_name(name) and split.consolidated is not None:
+            return StoreSource(store, name)
     raise ConfigError(
-        f"{path}: holds {files.num_tokens:,} tokens, which no split of the store has",
-        hint="consolidate the store again",
+        f"{path}: not a consolidated split of the store in its folder",
+        hint=f"`tokenmill consolidate {shlex.quote(str(path.parent))}` makes one",
     )

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, SupportsIndex, get_args
+from typing import Any, Literal, SupportsIndex, cast, get_args
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -140,14 +140,14 @@ class TokenDataset:
 
     def __getitem__(self, index: SupportsIndex | slice | Sequence[int] | NDArray[Any]) -> Batch:
         if isinstance(index, slice):
-            return self._read(self._part[index])
+            return self._read(range(len(self))[index])
         if isinstance(index, Sequence | np.ndarray):
-            return self._read([self._row(i) for i in index])
-        return self._read([self._row(index)]).row(0)
+            return self._read(cast("Sequence[int]", index))
+        return self._read([operator.index(index)]).row(0)
 
     def __getitems__(self, indices: Sequence[int]) -> Items:
         """Return items that are read together; torch's `DataLoader` calls this for each batch."""
-        return Items(self._read([self._row(index) for index in indices]))
+        return Items(self._read(indices))
 
     def __iter__(self) -> Iterator[Batch]:
         return (self[index] for index in range(len(self)))
@@ -158,14 +158,15 @@ class TokenDataset:
             f"{self.num_tokens():,} tokens in {self.num_files():,} files)"
         )
 
-    def _row(self, index: SupportsIndex) -> int:
-        try:
-            return self._part[operator.index(index)]
-        except IndexError:
-            raise IndexError(f"item {index} is outside [0, {len(self)})") from None
-
-    def _read(self, rows: Sequence[int]) -> Batch:
-        batch = self.rows.read(np.array(rows, dtype=np.int64))
+    def _read(self, items: Sequence[int]) -> Batch:
+        indices = np.array(items)
+        if indices.dtype.kind not in "iu" and len(indices):
+            raise TypeError(f"items are numbered by integers, not by {indices.dtype}")
+        wrong = (indices < -len(self)) | (indices >= len(self))
+        if wrong.any():
+            raise IndexError(f"item {indices[wrong][0]} is outside [0, {len(self)})")
+        indices = np.where(indices < 0, indices + len(self), indices).astype(np.int64)
+        batch = self.rows.read(indices + self._part.start)
         if self.document_mask:
             batch["document_mask"] = make_document_mask(batch.document_ids)
         if self.output == "numpy":

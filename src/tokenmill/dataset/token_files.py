@@ -92,6 +92,7 @@ def find_token_files(folder: Path, split: str) -> list[Path]:
     """
     for suffix in SUFFIXES:
         files = [path for path in folder.iterdir() if path.suffix == suffix and path.is_file()]
+        files = [path for path in files if not path.name.endswith("sample_ids.bin")]
         own = [path for path in files if re.fullmatch(rf"{re.escape(split)}([_-].*)?", path.stem)]
         if not own and split == "train" and not any(_NAMED.match(path.stem) for path in files):
             own = files

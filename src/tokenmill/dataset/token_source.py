@@ -13,14 +13,14 @@ from tokenmill.store import Split, Store
 
 
 class Windows(NamedTuple):
-    """Runs of consecutive tokens, one a row, and where documents begin in them."""
+    """Runs of consecutive tokens, one a row, and where documents begin in them.
+
+    The places are in order of rows, then columns. The first column is not among them.
+    """
 
     ids: NDArray[Any]  # (B, length), in the dtype of the source
-    breaks: NDArray[np.int64]
-    """Flat places in (B, length), in order, at which another document than before begins.
-
-    The first column is never among them.
-    """
+    rows: NDArray[np.int64]
+    columns: NDArray[np.int64]
 
 
 class TokenSource(Protocol):
@@ -63,51 +63,33 @@ class TokenSource(Protocol):
         ...
 
 
-class TokenReader(Protocol):
-    """What gives the ids at positions."""
-
-    def read_into(self, out: NDArray[Any], start: int) -> None:
-        """Fill `out` with the ids from token `start` on."""
-        ...
-
-    def read_windows(self, out: NDArray[Any], starts: NDArray[np.int64]) -> None:
-        """Fill row `k` of `out` with the ids from `starts[k]` on."""
-        ...
-
-
 class StoreSource:
-    """A split of a store. The document table, never a scan for EOS, says where documents begin.
+    """A split of a store. The document table, never a scan for EOS, says where documents begin."""
 
-    The ids come from its shards, or from `reader`, which holds the same ids in another way.
-    """
-
-    def __init__(
-        self, store: Store, split: str = "train", *, reader: TokenReader | None = None
-    ) -> None:
+    def __init__(self, store: Store, split: str = "train") -> None:
         self.split: Split = store.split(split)
         entry, shard_tokens = store.metadata.splits[split], store.metadata.shard_tokens
         self.num_tokens = entry.num_tokens
         self.num_documents = entry.num_documents
-        self.num_files = len(entry.shards) if reader is None else 1
+        self.num_files = 1 if entry.shards_deleted else len(entry.shards)
         self.dtype = store.dtype
         self.eos_id = store.metadata.eos_id
         self.pad_id = choose_pad_id(store.metadata.tokenizer.pad_id, self.eos_id)
         self.vocab_size: int | None = store.metadata.tokenizer.num_ids
         counts = [shard.num_documents for shard in entry.shards]
         self._first_documents = np.cumsum([0, *counts], dtype=np.int64)
-        self._reader: TokenReader = self.split if reader is None else reader
         self._ends = DocumentEnds(self.split, shard_tokens)
         self._pool = BufferPool()
 
     def read_into(self, out: NDArray[Any], start: int) -> None:
         """Fill `out` with the ids from token `start` on."""
-        self._reader.read_into(out, start)
+        self.split.read_into(out, start)
 
     def read_windows(self, starts: NDArray[np.int64], length: int) -> Windows:
         """Return the tokens from each of `starts` on, with the documents that begin in them."""
         (ids,) = self._pool.empty((len(starts), length), self.dtype)
-        self._reader.read_windows(ids, starts)
-        return Windows(ids, self._ends.breaks(starts.tolist(), length))
+        self.split.read_windows(ids, starts)
+        return Windows(ids, *self._ends.breaks(starts, length))
 
     def document_ends(self, first: int, stop: int) -> NDArray[np.int64]:
         """Return where the documents `first` to `stop` end."""

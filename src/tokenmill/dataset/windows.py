@@ -99,15 +99,16 @@ class WindowRows:
         return np.arange(first, last + 1 if start < stop else first)
 
     def _read(self, starts: NDArray[np.int64]) -> Batch:
-        ids, breaks = self.source.read_windows(starts, self.seq_len + 1)
+        ids, rows, columns = self.source.read_windows(starts, self.seq_len + 1)
         batch = empty_batch(len(starts), self.seq_len, pool=self._pool)
-        batch.token_ids[...] = ids[:, :-1]
-        batch.labels[...] = ids[:, 1:]
-        rows, columns = np.divmod(breaks, self.seq_len + 1)
+        batch["token_ids"][...] = ids[:, :-1]
+        batch["labels"][...] = ids[:, 1:]
         if self.mask_boundaries:
             batch.labels[rows, columns - 1] = IGNORED
         inside = columns < self.seq_len
-        number_documents(batch, rows[inside], columns=columns[inside])
+        if not inside.all():
+            rows, columns = rows[inside], columns[inside]
+        number_documents(batch, rows, columns=columns)
         return batch
 
     def _read_padded(self, starts: NDArray[np.int64]) -> Batch:
