@@ -96,13 +96,17 @@ def _sample(plan: RunPlan, tokenizer: Tokenizer) -> tuple[int, int, int, float]:
     step = max(len(plan.units) // SAMPLE_UNITS, 1)
     for unit in plan.units[::step]:
         for batch in read_unit(plan.files, unit, source_settings(plan.settings)):
-            if not batch.texts:
-                continue
-            ids, _ = tokenizer.encode_batch(batch.texts, allow_special=plan.settings.allow_special)
-            documents += len(batch.texts)
-            text_bytes += batch.num_bytes
-            tokens += len(ids) + len(batch.texts) * added
-            break
+            if batch.long_text is not None:  # its beginning stands for it
+                texts = [next(batch.long_text.pieces())]
+                batch.num_bytes = len(texts[0].encode())
+            else:
+                texts = batch.texts
+            if texts:
+                ids, _ = tokenizer.encode_batch(texts, allow_special=plan.settings.allow_special)
+                documents += len(texts)
+                text_bytes += batch.num_bytes
+                tokens += len(ids) + len(texts) * added
+                break
         if text_bytes > SAMPLE_BYTES:
             break
     return documents, text_bytes, tokens, time.perf_counter() - started

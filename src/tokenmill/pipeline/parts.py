@@ -21,8 +21,8 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from tokenmill.errors import DamageError
-from tokenmill.files import OutputFile, partial_path, publish_new
+from tokenmill.errors import DamageError, Interrupted
+from tokenmill.files import OutputFile, atomic_write, partial_path, publish_new
 from tokenmill.pipeline.order import in_val
 from tokenmill.sources import Reject
 
@@ -185,11 +185,18 @@ class PartWriter:
             rejects_hash=self._rejects_hash.intdigest(),
             seconds=round(seconds, 3),
         )
+        if not self._file.path.exists():
+            raise Interrupted(f"{self._file.path}: removed by a newer run, which does this unit")
         path = self._folder / f"{self._unit:06d}.json"
         if write_new(path, msgspec.json.encode(receipt)):
             return receipt
+        other = read_receipt(path)
+        if not (self._folder / other.part_name).exists():  # left by a process that outlived its run
+            with atomic_write(path, sync=False) as file:
+                file.write(msgspec.json.encode(receipt))
+            return receipt
         self.discard()
-        return read_receipt(path)
+        return other
 
     def discard(self) -> None:
         """Remove this attempt's files."""

@@ -16,6 +16,8 @@ from tokenmill.tokenizer import Tokenizer
 
 SMALLEST_UNIT = 8 * MEBIBYTE
 LARGEST_UNIT = 64 * MEBIBYTE
+LONG_BYTES = 8 * MEBIBYTE
+"""A longer document is never one string: it is decoded and encoded piece by piece."""
 RECORD_NAME = "run.json"
 _SHOWN_DIFFERENCES = 20
 
@@ -62,7 +64,7 @@ def make_plan(settings: TokenizeSettings, tokenizer: Tokenizer) -> RunPlan:
     return RunPlan(
         settings=settings,
         files=files,
-        units=cut_units(files, unit_bytes=unit_bytes),
+        units=cut_units(files, unit_bytes=unit_bytes, text_field=settings.text_field),
         unit_bytes=unit_bytes,
         dtype=choose_dtype(tokenizer.num_ids, settings.dtype).name,
         bos_id=_special_id(tokenizer, "bos") if settings.bos else None,
@@ -80,6 +82,7 @@ def source_settings(settings: TokenizeSettings) -> SourceSettings:
         separator=settings.separator,
         text_field=settings.text_field,
         max_document_bytes=settings.max_document_bytes,
+        long_bytes=LONG_BYTES,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 
@@ -26,11 +26,16 @@ from tokenmill.pipeline.parts import (
     Receipt,
 )
 from tokenmill.pipeline.plan import source_settings
-from tokenmill.sources import Batch, Reject, SourceFile, Unit, read_unit
+from tokenmill.sources import (
+    BATCH_BYTES,
+    Batch,
+    LongText,
+    Reject,
+    SourceFile,
+    Unit,
+    read_unit,
+)
 from tokenmill.store import narrow
-
-LONG_TEXT_CHARS = 1 << 23
-"""A longer document is encoded piece by piece instead of as a whole."""
 
 
 class UnitTask(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -75,15 +80,14 @@ def _write_documents(run: RunContext, task: UnitTask, writer: PartWriter) -> Non
         writer.add_blank(num_blank)
 
     try:
-        for batch in read_unit(run.files, task.unit, source_settings(run.settings)):
+        for group in group_batches(_read(run, task, writer)):
             check_stop()
-            _note_skipped(batch, run.files[batch.file], writer, fail=task.fail_on_reject)
-            if len(batch.texts) == 1 and len(batch.texts[0]) > LONG_TEXT_CHARS:
+            if group[0].long_text is not None:
                 while ahead:
                     write_oldest()
-                writer.add_long(_encode_long(run, batch.texts[0]), _rows(run, batch))
-                continue
-            ahead.append(encoders.submit(encode_documents, run, batch))
+                _write_long(run, group.pop(), writer)  # gone before the next is read
+            else:
+                ahead.append(encoders.submit(encode_documents, run, group))
             if len(ahead) > task.num_threads:
                 write_oldest()
         while ahead:
@@ -91,6 +95,43 @@ def _write_documents(run: RunContext, task: UnitTask, writer: PartWriter) -> Non
     finally:
         for future in ahead:
             future.cancel()
+
+
+def _write_long(run: RunContext, batch: Batch, writer: PartWriter) -> None:
+    assert batch.long_text is not None
+    docs = _rows(run, batch)
+    docs["num_bytes"] = batch.num_bytes
+    if run.settings.has_val:
+        docs["content"] = content_hash(batch.long_text.pieces())
+    writer.add_long(_encode_long(run, batch.long_text), docs)
+
+
+def _read(run: RunContext, task: UnitTask, writer: PartWriter) -> Iterator[Batch]:
+    """Yield the batches of a unit that hold documents, and note what was skipped."""
+    for batch in read_unit(run.files, task.unit, source_settings(run.settings)):
+        _note_skipped(batch, run.files[batch.file], writer, fail=task.fail_on_reject)
+        if batch.texts or batch.long_text is not None:
+            yield batch
+        del batch
+
+
+def group_batches(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
+    """Put small batches, as small files give, together to about a mebibyte; not long ones."""
+    group: list[Batch] = []
+    num_bytes = 0
+    for batch in batches:
+        is_long = batch.long_text is not None
+        if group and (is_long or num_bytes + batch.num_bytes > BATCH_BYTES):
+            yield group
+            group, num_bytes = [], 0
+        group.append(batch)
+        num_bytes += batch.num_bytes
+        del batch
+        if is_long:
+            yield group
+            group, num_bytes = [], 0
+    if group:
+        yield group
 
 
 def _note_skipped(batch: Batch, file: SourceFile, writer: PartWriter, *, fail: bool) -> None:
@@ -101,24 +142,24 @@ def _note_skipped(batch: Batch, file: SourceFile, writer: PartWriter, *, fail: b
         writer.add_rejects(batch.rejects, file.path)
 
 
-def encode_documents(run: RunContext, batch: Batch) -> tuple[Ids, Docs, int]:
-    """Return the ids of a batch, the rows of its documents and how many came out empty."""
-    if not batch.texts:
-        return np.empty(0, dtype=run.dtype), _rows(run, batch), 0
-    ids, offsets = run.tokenizer.encode_batch(batch.texts, allow_special=run.settings.allow_special)
+def encode_documents(run: RunContext, group: list[Batch]) -> tuple[Ids, Docs, int]:
+    """Return the ids of some batches, the rows of their documents and how many came out empty."""
+    texts = group[0].texts if len(group) == 1 else [t for batch in group for t in batch.texts]
+    ids, offsets = run.tokenizer.encode_batch(texts, allow_special=run.settings.allow_special)
     ids, ends = frame_documents(
         narrow(ids, run.dtype), offsets, bos_id=run.bos_id, eos_id=run.eos_id
     )
-    docs = _rows(run, batch)
+    docs = np.concatenate([_rows(run, batch) for batch in group])
     docs["end"] = ends
     full = np.diff(ends, prepend=np.uint64(0)) > 0
     return ids, docs if full.all() else docs[full], int(len(full) - full.sum())
 
 
-def _encode_long(run: RunContext, text: str) -> Iterator[Ids]:
+def _encode_long(run: RunContext, text: LongText) -> Iterator[Ids]:
     if run.bos_id is not None:
         yield np.array([run.bos_id], dtype=run.dtype)
-    for ids in run.tokenizer.encode_long(text, allow_special=run.settings.allow_special):
+    allow_special = run.settings.allow_special
+    for ids in run.tokenizer.encode_iterable(text.pieces(), allow_special=allow_special):
         check_stop()
         yield narrow(ids, run.dtype)
     if run.eos_id is not None:
@@ -127,12 +168,13 @@ def _encode_long(run: RunContext, text: str) -> Iterator[Ids]:
 
 def _rows(run: RunContext, batch: Batch) -> Docs:
     """Return the document table of a batch, all but the ends."""
-    docs = np.zeros(len(batch.texts), dtype=PART_DOCS_DTYPE)
+    docs = np.zeros(len(batch.positions), dtype=PART_DOCS_DTYPE)
     docs["source"] = batch.file
     docs["position"] = batch.positions
-    docs["num_bytes"] = [len(t) if t.isascii() else len(t.encode()) for t in batch.texts]
-    if run.settings.has_val:
-        docs["content"] = [content_hash(text) for text in batch.texts]
+    if batch.texts:
+        docs["num_bytes"] = [len(t) if t.isascii() else len(t.encode()) for t in batch.texts]
+        if run.settings.has_val:
+            docs["content"] = [content_hash([text]) for text in batch.texts]
     if run.settings.shuffle is not None:
         docs["key"] = shuffle_keys(docs["source"], docs["position"], seed=run.settings.shuffle)
     return docs

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from tokenmill.sources.documents import BATCH_BYTES, BATCH_DOCUMENTS, Batch, Reject
 from tokenmill.sources.find import find_files
+from tokenmill.sources.long_text import LongText
 from tokenmill.sources.read import read_unit
 from tokenmill.sources.settings import FORMATS, SourceFile, SourceSettings, Span, Unit
 from tokenmill.sources.units import UNIT_BYTES, cut_units
@@ -23,6 +24,7 @@ __all__ = [
     "FORMATS",
     "UNIT_BYTES",
     "Batch",
+    "LongText",
     "Reject",
     "SourceFile",
     "SourceSettings",

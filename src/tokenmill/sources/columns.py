@@ -16,7 +16,15 @@ from numpy.typing import NDArray
 
 from tokenmill.errors import ConfigError, MissingDependencyError
 from tokenmill.files import open_input, storage_error
-from tokenmill.sources.documents import BATCH_BYTES, BATCH_DOCUMENTS, Batch, Reject, too_long
+from tokenmill.sources.documents import (
+    BATCH_BYTES,
+    BATCH_DOCUMENTS,
+    Batch,
+    Reject,
+    long_batch,
+    too_long,
+)
+from tokenmill.sources.long_text import LongText
 from tokenmill.sources.settings import SourceFile, SourceSettings, Span
 from tokenmill.sources.streams import size_changed
 
@@ -232,6 +240,11 @@ def _read_rows(array: Any, file: int, *, row: int, settings: SourceSettings) -> 
         run = slice(start, stop)
         if stop == start + 1 and lengths[start] > settings.max_document_bytes:
             values: list[Any] = [b""]  # it is rejected by its length: leave it where it is
+        elif stop == start + 1 and settings.is_long(int(lengths[start])):
+            data = memoryview(_plain(array.slice(start, 1))[0].as_buffer())
+            yield long_batch(LongText(data, False), file, position=row + start)
+            start = stop
+            continue
         else:
             values = _values(array.slice(start, stop - start))
         yield _make_batch(
@@ -290,12 +303,17 @@ def _lengths(array: Any) -> NDArray[np.int64]:
     return lengths.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
+def _plain(array: Any) -> Any:
+    import pyarrow as pa
+
+    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+
+
 def _values(array: Any) -> list[Any]:
     """Return the values as str, or as bytes if some are not valid UTF-8, or None."""
     import pyarrow as pa
 
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
+    array = _plain(array)
     text_type = {pa.binary(): pa.string(), pa.large_binary(): pa.large_string()}
     try:
         array = array.cast(text_type.get(array.type, array.type))

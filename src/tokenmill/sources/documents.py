@@ -10,6 +10,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from tokenmill.sources.long_text import LongText
+
 BATCH_BYTES = 1024 * 1024
 """A batch holds about this much text; a longer document is a batch of its own."""
 BATCH_DOCUMENTS = 8192
@@ -51,6 +53,29 @@ class Batch:
     rejects: list[Reject] = field(default_factory=list[Reject])
     num_blank: int = 0
     """Blank lines, pieces or files that were passed over."""
+    long_text: LongText | None = None
+    """A single document, if `SourceSettings.long_bytes` asked for it; `texts` is then empty."""
+
+
+def long_batch(text: LongText, file: int, *, position: int) -> Batch:
+    """Return a batch of one long document, or of the reject that it turns out to be."""
+    batch = Batch(file, [], np.empty(0, np.uint64), 0)
+    is_blank = True
+    try:
+        for piece in text.pieces():
+            batch.num_bytes += len(piece) if piece.isascii() else len(piece.encode())
+            is_blank = is_blank and piece.isspace()
+    except UnicodeDecodeError as error:
+        detail = f"{error.reason} at byte {error.start} of the document"
+        batch.rejects.append(Reject(file, position, "invalid-utf8", detail))
+        batch.num_bytes = 0
+        return batch
+    if is_blank and not text.is_json:
+        batch.num_blank, batch.num_bytes = 1, 0
+        return batch
+    batch.positions = np.array([position], dtype=np.uint64)
+    batch.long_text = text
+    return batch
 
 
 def cut_batches(batch: Batch, sizes: NDArray[np.int64] | None = None) -> Iterator[Batch]:

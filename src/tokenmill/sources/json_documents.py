@@ -25,6 +25,7 @@ _ESCAPES = re.compile(
     )""",
     re.VERBOSE | re.DOTALL,
 )
+_QUOTE = ord('"')
 _KINDS = {b"{": "an object", b"[": "an array", b'"': "a string", b"t": "true", b"f": "false"}
 
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -44,13 +45,22 @@ class TextField:
 
     def __init__(self, path: str) -> None:
         self._names = path.split(".")
-        kind: Any = str
+        self._decoder = self._decoder_of(str)
+        self._get: Callable[[Any], str] = attrgetter(".".join(["value"] * len(self._names)))
+
+    def _decoder_of(self, kind: Any) -> msgspec.json.Decoder[Any]:
         for name in reversed(self._names):
             kind = msgspec.defstruct(
                 "Document", [("value", kind)], rename={"value": name}, gc=False
             )
-        self._decoder = msgspec.json.Decoder(kind)
-        self._get: Callable[[Any], str] = attrgetter(".".join(["value"] * len(self._names)))
+        return msgspec.json.Decoder(kind)
+
+    def raw_text(self, data: Buffer) -> memoryview | None:
+        """Return the inside of the JSON string that holds the text, not decoded, if it is one."""
+        get: Callable[[Any], Any] = self._get
+        found = memoryview(get(self._decoder_of(msgspec.Raw).decode(data)))
+        is_string = len(found) > 1 and found[0] == found[-1] == _QUOTE
+        return found[1:-1] if is_string else None
 
     def texts(self, lines: Buffer) -> list[str] | None:
         """Return the text of each value in `lines`, or None if any of them has a fault.

@@ -9,8 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenmill.sources.blocks import Block, read_blocks
-from tokenmill.sources.documents import BOM, Batch, Reject, count_bytes, cut_batches, too_long
+from tokenmill.sources.documents import (
+    BOM,
+    Batch,
+    Reject,
+    count_bytes,
+    cut_batches,
+    long_batch,
+    too_long,
+)
 from tokenmill.sources.json_documents import BadDocumentJSON, TextField
+from tokenmill.sources.long_text import LongText
 from tokenmill.sources.settings import SourceFile, SourceSettings, Span
 from tokenmill.sources.streams import CutStreamError, open_stream
 
@@ -26,12 +35,30 @@ def read_jsonl(file: SourceFile, span: Span, settings: SourceSettings) -> Iterat
         if isinstance(item, Reject):
             yield Batch(item.file, [], np.empty(0, np.uint64), 0, rejects=[item])
             continue
+        if settings.is_long(int(item.ends[0])) and len(item.ends) == 1:
+            long = _read_long(item, field, file=span.file)
+            if long is not None:
+                del item
+                yield long
+                continue
         batch = _read_fast(item, field, file=span.file, max_bytes=max_bytes)
         if batch is None:
             batch = _read_each(item, field, file=span.file, max_bytes=max_bytes)
         del item  # the bytes of a long document go before its text is used
         batch.num_bytes = count_bytes(batch.texts)
         yield from cut_batches(batch)
+
+
+def _read_long(block: Block, field: TextField, *, file: int) -> Batch | None:
+    """Return the one long document of a block, or None if there is any fault with it."""
+    start = len(BOM) if block.offset == 0 and block.data.startswith(BOM) else 0
+    try:
+        inside = field.raw_text(memoryview(block.data)[start : int(block.ends[0])])
+        if inside is None:
+            return None
+        return long_batch(LongText(inside, True), file, position=block.offset)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None  # the ordinary way finds the words for it
 
 
 def _read_fast(block: Block, field: TextField, *, file: int, max_bytes: int) -> Batch | None:

@@ -27,6 +27,8 @@ class SourceSettings:
     """Field or column that holds the text; `a.b` is field b inside field a."""
     max_document_bytes: int = 512 * 1024 * 1024
     """Documents longer than this are rejected without being held in memory."""
+    long_bytes: int | None = None
+    """Documents longer than this come as `LongText`, which never makes one string of them."""
 
     def __post_init__(self) -> None:
         if not self.places:
@@ -43,6 +45,10 @@ class SourceSettings:
             raise ConfigError(
                 f"max_document_bytes must be at least 1, got {self.max_document_bytes}"
             )
+
+    def is_long(self, num_bytes: int) -> bool:
+        """Tell whether a document of this size is to be kept as bytes."""
+        return self.long_bytes is not None and num_bytes > self.long_bytes
 
     def _check_separator(self, separator: str) -> None:
         if not separator:

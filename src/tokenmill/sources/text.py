@@ -13,7 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenmill.sources.blocks import Block, read_blocks
-from tokenmill.sources.documents import BATCH_BYTES, BOM, Batch, Reject, cut_batches, too_long
+from tokenmill.sources.documents import (
+    BATCH_BYTES,
+    BOM,
+    Batch,
+    Reject,
+    cut_batches,
+    long_batch,
+    too_long,
+)
+from tokenmill.sources.long_text import LongText
 from tokenmill.sources.settings import SourceFile, SourceSettings, Span
 from tokenmill.sources.streams import CutStreamError, open_stream
 
@@ -40,11 +49,24 @@ def read_text(file: SourceFile, span: Span, settings: SourceSettings) -> Iterato
         if isinstance(item, Reject):
             yield Batch(item.file, [], np.empty(0, np.uint64), 0, rejects=[item])
             continue
+        if settings.is_long(int(item.ends[0])) and len(item.ends) == 1:
+            yield _long_piece(item, span.file, is_line=separator is None)
+            continue
         pieces = _Pieces(item, delimiter, is_line=separator is None)
         del item  # the bytes of a long document go before its text is used
         batch, sizes = pieces.batch(span.file, max_bytes=settings.max_document_bytes)
         del pieces
         yield from cut_batches(batch, sizes)
+
+
+def _long_piece(block: Block, file: int, *, is_line: bool) -> Batch:
+    """Return the one long document of a block."""
+    data, stop = block.data, int(block.ends[0])
+    start = len(BOM) if block.offset == 0 and data.startswith(BOM) else 0
+    if is_line and stop < len(data) and data[stop - 1] == _CARRIAGE_RETURN:
+        stop -= 1  # a last line without \n keeps its \r
+    text = LongText(memoryview(data)[start:stop], False)
+    return long_batch(text, file, position=block.offset)
 
 
 def read_file(file: SourceFile, span: Span, settings: SourceSettings) -> Iterator[Batch]:
@@ -55,6 +77,9 @@ def read_file(file: SourceFile, span: Span, settings: SourceSettings) -> Iterato
         batch.rejects.append(content)
     else:
         start = len(BOM) if content.startswith(BOM) else 0
+        if settings.is_long(len(content)):
+            yield long_batch(LongText(memoryview(content)[start:], False), span.file, position=0)
+            return
         try:
             text = str(memoryview(content)[start:], "utf-8")
         except UnicodeDecodeError as error:
