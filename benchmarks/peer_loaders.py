@@ -2,7 +2,7 @@
 
 Run by `loader_speed.py` in an environment of its own:
 
-    python peer_loaders.py TOKENS.npy SCRATCH_FOLDER SEQ_LEN BATCH_ROWS SECONDS
+    python peer_loaders.py TOKENS.npy SCRATCH_FOLDER SEQ_LEN BATCH_ROWS SECONDS REPEATS
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ WORKERS = (0, 2)
 
 
 def main() -> None:
-    """Write the tokens in each format, then print the best rate of each loader."""
+    """Write the tokens in each format, then print the best rates of each loader."""
     tokens, scratch = Path(sys.argv[1]), Path(sys.argv[2])
-    seq_len, batch_rows, seconds = int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5])
+    seq_len, batch_rows = int(sys.argv[3]), int(sys.argv[4])
     write_litdata(tokens, scratch / "litdata", seq_len=seq_len)
     write_mds(tokens, scratch / "mds", seq_len=seq_len)
     for workers in WORKERS:
@@ -43,10 +43,10 @@ def main() -> None:
             shuffle=True,
         )
         loader = litdata.StreamingDataLoader(dataset, batch_size=batch_rows, num_workers=workers)
-        show("LitData TokensLoader", workers, rate(loader, seconds=seconds))
+        show("LitData TokensLoader", loader, workers=workers)
         dataset = MosaicRows(local=str(scratch / "mds"), shuffle=True, batch_size=batch_rows)
         loader = DataLoader(dataset, batch_size=batch_rows, num_workers=workers)
-        show("MosaicML Streaming", workers, rate(loader, seconds=seconds))
+        show("MosaicML Streaming", loader, workers=workers)
 
 
 class MosaicRows(streaming.StreamingDataset):
@@ -58,6 +58,7 @@ class MosaicRows(streaming.StreamingDataset):
 
 
 def write_litdata(tokens: Path, folder: Path, *, seq_len: int) -> None:
+    """Write the tokens as chunks, of 32 bits as LitGPT does."""
     rows = np.load(tokens, mmap_mode="r")
     step = (seq_len + 1) * 1024
     starts = [(str(tokens), start, start + step) for start in range(0, len(rows), step)]
@@ -72,11 +73,13 @@ def write_litdata(tokens: Path, folder: Path, *, seq_len: int) -> None:
 
 
 def read_piece(piece: tuple[str, int, int]) -> Iterator[torch.Tensor]:
+    """Give a run of tokens to the writer of chunks."""
     path, start, stop = piece
     yield torch.from_numpy(np.load(path, mmap_mode="r")[start:stop].astype(np.int32))
 
 
 def write_mds(tokens: Path, folder: Path, *, seq_len: int) -> None:
+    """Write rows, with one id more for the last label."""
     ids = np.load(tokens, mmap_mode="r")
     columns = {"tokens": f"ndarray:uint16:{seq_len + 1}"}
     with streaming.MDSWriter(out=str(folder), columns=columns) as writer:
@@ -84,29 +87,27 @@ def write_mds(tokens: Path, folder: Path, *, seq_len: int) -> None:
             writer.write({"tokens": np.array(ids[start : start + seq_len + 1])})
 
 
-def rate(loader: Iterable[Any], *, seconds: float) -> float:
-    """Return the tokens a second of the best of three stretches, after the first ten batches."""
-    best, batches = 0.0, forever(loader)
-    for _ in range(10):
+def show(name: str, loader: Iterable[Any], *, workers: int) -> None:
+    """Print the best rates of some stretches after the first twenty batches."""
+    seconds, repeats = float(sys.argv[5]), int(sys.argv[6])
+    wall, processor, batches = 0.0, 0.0, forever(loader)
+    for _ in range(20):
         next(batches)
-    for _ in range(3):
-        start, num_tokens = time.perf_counter(), 0
+    for _ in range(repeats):
+        start, start_processor, num_tokens = time.perf_counter(), time.process_time(), 0
         while time.perf_counter() - start < seconds:
             batch = next(batches)
-            first = batch[0] if isinstance(batch, list | tuple) else batch[:, :-1]
-            num_tokens += first.numel()
-        best = max(best, num_tokens / (time.perf_counter() - start))
-    return best
+            num_tokens += (batch[0] if isinstance(batch, list | tuple) else batch[:, :-1]).numel()
+        wall = max(wall, num_tokens / (time.perf_counter() - start))
+        processor = max(processor, num_tokens / (time.process_time() - start_processor))
+    result = {"wall": wall, "processor": None if workers else processor}
+    print(json.dumps({"name": name, "workers": workers, **result}), flush=True)
 
 
 def forever(loader: Iterable[Any]) -> Iterator[Any]:
+    """Begin again after each epoch."""
     while True:
         yield from loader
-
-
-def show(name: str, workers: int, tokens_per_second: float) -> None:
-    line = {"loader": name, "workers": workers, "tokens_per_second": tokens_per_second}
-    print(json.dumps(line), flush=True)
 
 
 if __name__ == "__main__":

@@ -64,6 +64,13 @@ def check_source(
             if start + column in ends
         ]
         assert list(zip(rows.tolist(), columns.tolist(), strict=True)) == expected
+        out = np.zeros(length + 2, dtype=source.dtype)
+        source.read_runs(out, [(1, start, length) for start in starts[:1]])
+        assert out[1 : 1 + length].tolist() == (
+            stream[starts[0] :][:length] if starts else [0] * length
+        )
+        source.read_into(out[:length], len(stream) - length)
+        assert out[:length].tolist() == stream[-length:]
 
 
 def test_documents_without_tokens_do_not_break_anything_twice(
@@ -102,6 +109,10 @@ def test_windows_outside_the_tokens_are_index_errors(tmp_path: Path, build_store
     for start, length in ((-1, 2), (2, 2), (0, 4)):
         with pytest.raises(IndexError):
             source.read_windows(np.array([start]), length)
+    out = np.zeros(3, dtype=source.dtype)
+    for run in ((-1, 0, 1), (2, 0, 2), (0, -1, 1), (0, 2, 2)):
+        with pytest.raises(IndexError):
+            source.read_runs(out, [run])
     with pytest.raises(IndexError):
         source.document_ends(0, 2)
 

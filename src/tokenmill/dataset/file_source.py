@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, Final
 
@@ -46,6 +47,11 @@ class FileSource:
         """Fill `out` with the ids from token `start` on."""
         self._files.read_into(out, start)
         self._check(out)
+
+    def read_runs(self, out: NDArray[Any], runs: Iterable[tuple[int, int, int]]) -> None:
+        """Fill places of `out` with runs of tokens."""
+        for place, start, length in runs:
+            self.read_into(out[place : place + length], start)
 
     def read_windows(self, starts: NDArray[np.int64], length: int) -> Windows:
         """Return the tokens from each of `starts` on, with the documents that begin in them."""

@@ -40,25 +40,23 @@ def read_pieces(
     num_rows, seq_len = shape
     columns, num_filled = place(pieces, num_rows)
     (ids,) = pool.empty((num_rows, seq_len + 1), source.dtype)
-    ids.fill(source.pad_id)
-    flat = ids.reshape(-1)
-    first_places = (pieces.rows * (seq_len + 1) + columns).tolist()
-    for first, start, length in zip(
-        first_places, pieces.starts.tolist(), pieces.lengths.tolist(), strict=True
-    ):
-        source.read_into(flat[first : first + length], start)
+    places = pieces.rows * (seq_len + 1) + columns
+    runs = zip(places.tolist(), pieces.starts.tolist(), pieces.lengths.tolist(), strict=True)
+    source.read_runs(ids.reshape(-1), runs)
     batch = empty_batch(num_rows, seq_len, pool=pool)
-    batch.token_ids[...] = ids[:, :-1]
-    batch.labels[...] = ids[:, 1:]
-    places = np.arange(seq_len)
-    batch.labels[places >= num_filled[:, None] - 1] = IGNORED
+    batch["token_ids"][...] = ids[:, :-1]
+    batch["labels"][...] = ids[:, 1:]
     if mask_boundaries:
         later = columns > 0
         batch.labels[pieces.rows[later], columns[later] - 1] = IGNORED
     padded = np.flatnonzero(num_filled < seq_len)
     _number(batch, pieces, columns=columns, padded=padded, num_filled=num_filled)
-    batch.attention_mask = places < num_filled[:, None]
-    batch.document_ids[~batch.attention_mask] = PADDING
+    batch.labels[num_filled == seq_len, -1] = IGNORED
+    for row, filled in zip(padded.tolist(), num_filled[padded].tolist(), strict=True):
+        batch["token_ids"][row, filled:] = source.pad_id
+        batch["labels"][row, max(filled - 1, 0) :] = IGNORED
+        batch["document_ids"][row, filled:] = PADDING
+    batch["attention_mask"] = np.arange(seq_len) < num_filled[:, None]
     return batch
 
 

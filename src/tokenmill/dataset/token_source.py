@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -50,6 +51,13 @@ class TokenSource(Protocol):
         """Fill `out`, a contiguous array of `dtype`, with the ids from token `start` on."""
         ...
 
+    def read_runs(self, out: NDArray[Any], runs: Iterable[tuple[int, int, int]]) -> None:
+        """Fill places of `out`, a contiguous array of `dtype` with one dimension.
+
+        A run is a place in `out`, the first token and the number of tokens.
+        """
+        ...
+
     def read_windows(self, starts: NDArray[np.int64], length: int) -> Windows:
         """Return the tokens from each of `starts` on, with the documents that begin in them."""
         ...
@@ -84,6 +92,10 @@ class StoreSource:
     def read_into(self, out: NDArray[Any], start: int) -> None:
         """Fill `out` with the ids from token `start` on."""
         self.split.read_into(out, start)
+
+    def read_runs(self, out: NDArray[Any], runs: Iterable[tuple[int, int, int]]) -> None:
+        """Fill places of `out` with runs of tokens."""
+        self.split.read_runs(out, runs)
 
     def read_windows(self, starts: NDArray[np.int64], length: int) -> Windows:
         """Return the tokens from each of `starts` on, with the documents that begin in them."""
