@@ -295,12 +295,12 @@ def test_the_digest_names_what_decides_batches_and_nothing_else():
             "sources": [source(100, "a", 1), source(200, "b", 3)],
             "seq_len": 4,
             "batch_size": 2,
-            "stages": [Stage(from_step=9, weights={"a": 1, "b": 1})],
+            "stages": [Stage(from_step=9, weights={"a": 1, "b": 4})],
         }
         return fake_plan(**given | fields).digest
 
     renamed = [source(100, "x", 0.25, max_epochs=5), source(200, "y", 0.75)]
-    stages = [Stage(from_step=9, weights={"y": 0.5, "x": 0.5})]
+    stages = [Stage(from_step=9, weights={"y": 0.8, "x": 0.2})]
     assert digest(sources=renamed, stages=stages, num_steps=3) == digest()
     changes: list[dict[str, Any]] = [
         {"seed": 1},
