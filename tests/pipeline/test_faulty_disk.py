@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import resource
 import signal
 import subprocess
@@ -49,7 +50,7 @@ def test_a_fault_ends_with_exit_5_and_the_run_continues(
         num_faults += 1
         assert done.returncode == 5, done.stderr
         if "tokenmill: " in done.stderr:  # the message itself can fall victim to a failing write
-            assert "tokenmill: /" in done.stderr  # the path comes first
+            assert re.search("tokenmill: (/|standard output)", done.stderr)  # the path comes first
         if (output / "metadata.json").exists():  # it failed while it cleaned up behind itself
             assert tokenmill.open_store(output).digest == digest
     assert num_faults

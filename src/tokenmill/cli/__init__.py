@@ -13,6 +13,7 @@ from tokenmill.errors import Interrupted, TokenmillError
 from tokenmill.files import storage_error
 
 COMMANDS = {
+    "fetch": "Fetch a well-known text, or any file of the web.",
     "tokenize": "Tokenize text into a store.",
     "info": "Show what a store holds.",
     "status": "Show how far a run is, also from another shell.",
@@ -85,7 +86,8 @@ def run(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         return 0  # the reader of our output went away, as `head` does
     except OSError as error:
-        return _fail(storage_error(error))
+        # every file of ours is named in its errors: what has no name is our own printing
+        return _fail(storage_error(error, error.filename or "standard output"))
 
 
 def _fail(error: TokenmillError) -> int:
