@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -91,9 +92,10 @@ def run(arguments: list[str] | None = None) -> int:
 
 
 def _fail(error: TokenmillError) -> int:
-    click.secho(f"tokenmill: {error.message}", fg="red", err=True)
-    if error.hint:
-        click.echo(f"  hint: {error.hint}", err=True)
+    with suppress(OSError):  # stderr may be what is broken; the exit code still tells
+        click.secho(f"tokenmill: {error.message}", fg="red", err=True)
+        if error.hint:
+            click.echo(f"  hint: {error.hint}", err=True)
     return error.exit_code
 
 
