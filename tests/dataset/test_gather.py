@@ -57,7 +57,12 @@ def test_every_packing_of_real_stores_survives_a_change_of_length(
         seen: list[tuple[int, int]] = []
         for step in range(60):
             batch, found = chosen.batch(step), chosen.indices(step)
-            real = batch.document_ids >= 0
+            padded = np.zeros(batch.token_ids.shape, dtype=np.bool_)
+            real = ~padded if batch.attention_mask is None else batch.attention_mask
+            for row, mask in zip(batch.document_ids, real, strict=True):
+                last = int(np.flatnonzero(mask).max(initial=-1)) + 1
+                assert (row[last:] == -1).all()
+                assert (np.diff(row[:last]) >= 0).all()  # in order, as block masks rely on
             for place in np.flatnonzero(found.epochs == 0):
                 ids = batch.token_ids[place][real[place]].tolist()
                 seen += [(int(found.sources[place]), token) for token in ids]

@@ -208,6 +208,15 @@ def test_a_source_that_is_used_up_is_an_error_with_the_step():
     assert fake_plan(**plan.__getstate__() | {"num_steps": 20}).batch(19)
 
 
+def test_a_run_without_end_goes_on_until_a_source_is_used_up():
+    sources = [source(101, "a", 1, max_epochs=2), source(10_000, "b", 1)]
+    plan = fake_plan(sources=sources, seq_len=10, batch_size=2)
+    assert plan.batch(19)
+    for step in (20, 21):
+        with pytest.raises(ConfigError, match="'a' is used up at step 20"):
+            plan.batch(step)
+
+
 def test_steps_outside_the_run_are_refused():
     plan = fake_plan(sources=[source(100, "a")], seq_len=4, batch_size=2, num_steps=10)
     for step in (-1, 10):

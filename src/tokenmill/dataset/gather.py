@@ -8,9 +8,10 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenmill.dataset.batch import Batch
+from tokenmill.dataset.batch import PADDING, Batch
 from tokenmill.dataset.buffers import BufferPool
-from tokenmill.dataset.reading import Parts, Reading
+from tokenmill.dataset.numbering import number_documents
+from tokenmill.dataset.reading import Reading
 from tokenmill.dataset.rows import Rows
 
 OpenRows = Callable[[int, int], Rows]
@@ -66,39 +67,30 @@ def _join(reading: Reading, samples: NDArray[np.int64], open_rows: Callable[[int
     """
     shape = (len(samples), reading.seq_len)
     joined = Batch()
-    copies: list[tuple[int, int, Batch]] = []
+    begins = np.zeros(shape, dtype=np.bool_)
     for parts in reading.parts(samples):
         batch = open_rows(parts.seq_len).read(parts.rows)
         for name, array in batch.items():
             joined.setdefault(name, np.empty(shape, dtype=array.dtype))
-        copies.extend(_cut(parts, batch))
-    next_document = np.zeros(len(samples), dtype=np.int64)
-    for place, offset, part in sorted(copies, key=lambda copy: copy[:2]):
-        stop = offset + len(part.token_ids)
-        part.document_ids = _renumber(part.document_ids, int(next_document[place]))
-        next_document[place] = max(next_document[place], part.document_ids.max() + 1)
-        for name, array in part.items():
-            joined[name][place, offset:stop] = array
+        places = zip(*(array.tolist() for array in parts[1:]), strict=True)
+        for index, (place, offset, _, start, stop) in enumerate(places):
+            begins[place, offset] = True
+            for name, array in batch.items():
+                joined[name][place, offset : offset + stop - start] = array[index, start:stop]
+    _number(joined, begins)
     return joined
 
 
-def _cut(parts: Parts, batch: Batch) -> list[tuple[int, int, Batch]]:
-    """Return each part with the row and the place in it that it goes to."""
-    copies: list[tuple[int, int, Batch]] = []
-    for index, (place, offset, _, start, stop) in enumerate(zip(*parts[1:], strict=True)):
-        part = Batch({name: array[index, start:stop] for name, array in batch.items()})
-        positions, documents = part.position_ids.copy(), part.document_ids
-        if documents[0] >= 0:  # a document that was cut starts again
-            positions[documents == documents[0]] -= positions[0]
-        part.position_ids = positions
-        copies.append((int(place), int(offset), part))
-    return copies
+def _number(batch: Batch, begins: NDArray[np.bool_]) -> None:
+    """Number documents and positions anew: a document begins with a part and as it did before.
 
-
-def _renumber(document_ids: NDArray[np.int32], first: int) -> NDArray[np.int32]:
-    """Let the documents of a part be counted from `first` on; padding stays what it is."""
-    real = document_ids >= 0
-    if not real.any():
-        return document_ids
-    shift = first - document_ids[real].min()
-    return np.where(real, document_ids + shift, document_ids).astype(np.int32)
+    Only padding at the end of a row is numbered as padding. Between parts, it is a document without
+    labels and attention, since documents are numbered in order.
+    """
+    begins[:, 1:] |= np.diff(batch.document_ids, axis=1) != 0
+    begins[:, 0] = False
+    rows, columns = np.nonzero(begins)
+    number_documents(batch, rows, columns=columns)
+    if batch.attention_mask is not None:
+        are_followed = np.logical_or.accumulate(batch.attention_mask[:, ::-1], axis=1)[:, ::-1]
+        batch.document_ids[~are_followed] = PADDING

@@ -122,7 +122,9 @@ class Plan:
     def timeline(self) -> Timeline:
         """The segments of the run; opens the sources."""
         timeline = build_timeline(self._opening, stages=self.stages, amendments=self.amendments)
-        self._check_epochs(timeline)
+        stop, used_up = timeline.num_steps, self._find_used_up(timeline)
+        if stop is not None and used_up is not None and used_up[0] < stop:
+            raise self._exhausted(*used_up)
         return timeline
 
     @cached_property
@@ -192,7 +194,8 @@ class Plan:
         """Return a plan with a change from `at_step` on; the steps before are the same.
 
         `changes` are fields of `Amendment`: weights, sources, batch_size, seq_len, num_steps,
-        stages, note. No source repeats anything early or loses anything by it.
+        stages, note. No source repeats anything early or loses anything by it, but for the tokens
+        after the last whole row of what another sequence length left; `explain` counts them.
         """
         later = [change.at_step for change in self.amendments if change.at_step > at_step]
         if later:
@@ -272,6 +275,8 @@ class Plan:
         stop = self.timeline.num_steps
         if step < 0 or (stop is not None and step >= stop):
             raise IndexError(f"step {step} is outside [0, {stop})")
+        if self._used_up is not None and step >= self._used_up[0]:
+            raise self._exhausted(*self._used_up)
         return self.timeline.segment(step)
 
     def _samples(
@@ -282,20 +287,26 @@ class Plan:
         sources = sources[part]
         return sources, segment.cursors(step)[sources] + numbers[part]
 
-    def _check_epochs(self, timeline: Timeline) -> None:
-        """Refuse a run that reads a source more often than it may be."""
-        for number, source in enumerate(self.all_sources):
-            if source.max_epochs is None:
-                continue
-            step = timeline.epoch_step(number, source.max_epochs)
-            stop = timeline.num_steps
-            if step is None or (stop is not None and step >= stop):
-                continue
-            raise ConfigError(
-                f"source {self.names[number]!r} is used up at step {step:,}: max_epochs is "
-                f"{source.max_epochs}, and num_steps {'not set' if stop is None else f'{stop:,}'}",
-                hint=f"set num_steps to {step} or less, lower its weight, or raise max_epochs",
-            )
+    @cached_property
+    def _used_up(self) -> tuple[int, int] | None:
+        return self._find_used_up(self.timeline)
+
+    def _find_used_up(self, timeline: Timeline) -> tuple[int, int] | None:
+        """Return the first step that reads a source more often than it may be, and the source."""
+        found = [
+            (step, number)
+            for number, source in enumerate(self.all_sources)
+            if source.max_epochs is not None
+            and (step := timeline.epoch_step(number, source.max_epochs)) is not None
+        ]
+        return min(found, default=None)
+
+    def _exhausted(self, step: int, number: int) -> ConfigError:
+        return ConfigError(
+            f"source {self.names[number]!r} is used up at step {step:,}: max_epochs is "
+            f"{self.all_sources[number].max_epochs}",
+            hint=f"set num_steps to {step} or less, lower its weight, or raise max_epochs",
+        )
 
     def _with(self, amendments: tuple[Amendment, ...]) -> Plan:
         changed = replace(self, amendments=amendments)
