@@ -12,25 +12,34 @@ Every document is in exactly one unit, and the sequence of documents does not de
 from __future__ import annotations
 
 from tokenmill.sources.documents import BATCH_BYTES, BATCH_DOCUMENTS, Batch, Reject
+from tokenmill.sources.fetch import Fetched, fetch
 from tokenmill.sources.find import find_files
 from tokenmill.sources.long_text import LongText
 from tokenmill.sources.read import read_unit
 from tokenmill.sources.settings import FORMATS, SourceFile, SourceSettings, Span, Unit
+from tokenmill.sources.split_text import SplitText, split_text
 from tokenmill.sources.units import UNIT_BYTES, cut_units
+from tokenmill.sources.well_known import WELL_KNOWN, WellKnown
 
 __all__ = [
     "BATCH_BYTES",
     "BATCH_DOCUMENTS",
     "FORMATS",
     "UNIT_BYTES",
+    "WELL_KNOWN",
     "Batch",
+    "Fetched",
     "LongText",
     "Reject",
     "SourceFile",
     "SourceSettings",
     "Span",
+    "SplitText",
     "Unit",
+    "WellKnown",
     "cut_units",
+    "fetch",
     "find_files",
     "read_unit",
+    "split_text",
 ]

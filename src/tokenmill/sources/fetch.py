@@ -62,11 +62,12 @@ class Fetched:
 
 
 class _State(msgspec.Struct, frozen=True):
-    """What an earlier attempt left: `num_bytes` of the file that `validator` names."""
+    """What an earlier attempt left: `num_bytes` of `total` of the file that `validator` names."""
 
     url: str
     validator: str
     num_bytes: int
+    total: int | None
 
 
 def fetch(
@@ -79,23 +80,20 @@ def fetch(
     started = time.monotonic()
     url, expected, num_bytes = _resolve(name_or_url, sha256)
     target = _target(url, path)
-    if not target.exists():
-        work = target.with_name(f".{target.name}.fetch")
-        try:
+    work = target.with_name(f".{target.name}.fetch")
+    download = _Download(url, target, work=work, report=report)
+    is_new = False
+    try:
+        if not target.exists():
             target.parent.mkdir(parents=True, exist_ok=True)
             work.mkdir(exist_ok=True)
             with exclusive_lock(work / "lock"):
-                done = target.exists() or _Download(url, target, work=work, report=report).finish(
-                    expected, num_bytes
-                )
-            if done:
-                shutil.rmtree(work, ignore_errors=True)
-        except OSError as error:
-            raise storage_error(error) from error
-        was_present = False
-    else:
-        was_present = True
-    found_bytes, found = _hash(target)
+                if not target.exists():  # another process may have brought it meanwhile
+                    is_new = download.finish(expected, num_bytes)
+            shutil.rmtree(work, ignore_errors=True)
+        found_bytes, found = (download.num_bytes, download.sha256) if is_new else _hash(target)
+    except OSError as error:
+        raise storage_error(error) from error
     if expected is not None and found != expected:
         raise ConfigError(
             f"{target}: is there with other content: sha256 {found}, expected {expected}",
@@ -107,7 +105,7 @@ def fetch(
         num_bytes=found_bytes,
         sha256=found,
         is_proved=expected is not None,
-        was_present=was_present,
+        was_present=not is_new,
         seconds=time.monotonic() - started,
     )
 
@@ -122,36 +120,42 @@ class _Download:
         self._state_path = work / "state.json"
         self._report = report
         self._validator = ""
-        self._num_bytes = 0
+        self.num_bytes = 0
         self._total: int | None = None
         self._is_pieced = False  # whether bytes of several answers were put together
         self._digest: Any = hashlib.sha256()
 
     def finish(self, sha256: str | None, num_bytes: int | None) -> bool:
-        """Fetch, compare and publish; True when the name is there."""
+        """Fetch, compare and publish; False if the name was taken meanwhile."""
         self._recover(sha256)
         self._fetch(sha256)
-        if sha256 is not None and self._digest.hexdigest() != sha256 and self._is_pieced:
+        if sha256 is not None and self.sha256 != sha256 and self._is_pieced:
             self._tell("the pieces do not make the expected file: fetching it once more, whole")
             self._restart()
             self._fetch(sha256)
-        found = self._digest.hexdigest()
-        if (sha256 or found) != found or (num_bytes or self._num_bytes) != self._num_bytes:
+        wanted = (sha256 or self.sha256, self.num_bytes if num_bytes is None else num_bytes)
+        if (self.sha256, self.num_bytes) != wanted:
+            arrived = f"{self.num_bytes:,} bytes with sha256 {self.sha256}"
             self._restart()
             raise DamageError(
-                f"{shown(self._url)}: {self._num_bytes:,} bytes arrived, sha256 {found}, "
-                f"expected {sha256}: nothing was kept",
+                f"{shown(self._url)}: {arrived} arrived, expected sha256 {sha256}; "
+                "nothing was kept",
                 hint="the file has changed at its source, or something on the way changes it",
             )
-        publish_new(self._part, self._target)
+        is_new = publish_new(self._part, self._target)
         sync_folder(self._target.parent)
-        return True
+        return is_new
+
+    @property
+    def sha256(self) -> str:
+        """The hash of what has arrived."""
+        return self._digest.hexdigest()
 
     def _fetch(self, sha256: str | None) -> None:
         """Read until the file is complete, over as many connections as it takes."""
         failures = 0
-        while True:
-            before = self._num_bytes
+        while self._total is None or self.num_bytes < self._total:
+            before = self.num_bytes
             try:
                 self._read_answer(sha256)
                 return
@@ -160,29 +164,32 @@ class _Download:
                     raise
                 self._restart()
             except TransientError as error:
-                failures = 1 if self._num_bytes > before else failures + 1
+                failures = 1 if self.num_bytes > before else failures + 1
                 pause(error, failures, told=self._tell)
 
     def _read_answer(self, sha256: str | None) -> None:
-        headers = {"If-Range": self._validator} if self._num_bytes and self._validator else {}
-        with open_url(self._url, start=self._num_bytes, headers=headers) as response:
-            if self._num_bytes and response.start == 0:
+        headers = {"If-Range": self._validator} if self.num_bytes and self._validator else {}
+        with open_url(self._url, start=self.num_bytes, headers=headers) as response:
+            if self.num_bytes and response.start == 0:
                 self._restart()  # it cannot go on, or the file is another one now
             self._accept(response, sha256)
-            file = OutputFile(self._part, keep_bytes=self._num_bytes)
+            file = OutputFile(self._part, keep_bytes=self.num_bytes)
             try:
                 while data := response.read(_READ_BYTES):
                     self._append(file, data)
-                if self._total is not None and self._num_bytes < self._total:
-                    raise TransientError(
-                        f"{shown(self._url)}: the connection was cut at {self._num_bytes:,} "
-                        f"of {self._total:,} bytes",
-                        hint="run the same command again: it continues",
-                    )
                 file.finish()
+            except BaseException:
+                file.sync()
+                raise
             finally:
                 file.close()
                 self._save()
+        if self._total is not None and self.num_bytes < self._total:
+            raise TransientError(
+                f"{shown(self._url)}: the connection was cut at {self.num_bytes:,} "
+                f"of {self._total:,} bytes",
+                hint="run the same command again: it continues",
+            )
 
     def _accept(self, response: Response, sha256: str | None) -> None:
         """Take note of what the server says of the file."""
@@ -196,18 +203,18 @@ class _Download:
         strong = etag if not etag.startswith("W/") else ""
         self._validator = strong or response.headers.get("Last-Modified", "")
         self._total = response.total
-        self._is_pieced |= self._num_bytes > 0
-        if not self._num_bytes:
+        self._is_pieced |= self.num_bytes > 0
+        if not self.num_bytes:
             self._part.unlink(missing_ok=True)
         self._tell_progress()
 
     def _append(self, file: OutputFile, data: bytes) -> None:
         file.write(data)
         self._digest.update(data)
-        before, self._num_bytes = self._num_bytes, self._num_bytes + len(data)
-        if self._total is not None and self._num_bytes > self._total:
+        before, self.num_bytes = self.num_bytes, self.num_bytes + len(data)
+        if self._total is not None and self.num_bytes > self._total:
             raise StorageError(f"{shown(self._url)}: more than {self._total:,} bytes arrive")
-        if before // SYNC_BYTES != self._num_bytes // SYNC_BYTES:
+        if before // SYNC_BYTES != self.num_bytes // SYNC_BYTES:
             file.sync()
             self._save()
         self._tell_progress()
@@ -229,16 +236,21 @@ class _Download:
             while left and (data := file.read(min(left, _READ_BYTES))):
                 self._digest.update(data)
                 left -= len(data)
-        self._num_bytes, self._validator = state.num_bytes, state.validator
+        self.num_bytes, self._validator, self._total = (
+            state.num_bytes,
+            state.validator,
+            state.total,
+        )
 
     def _save(self) -> None:
         """Record how much has arrived; the bytes themselves are on disk by now."""
-        state = _State(self._url, self._validator, self._num_bytes)
+        state = _State(self._url, self._validator, self.num_bytes, self._total)
         with atomic_write(self._state_path) as file:
             file.write(msgspec.json.encode(state))
 
     def _restart(self) -> None:
-        self._num_bytes, self._validator, self._is_pieced = 0, "", False
+        self.num_bytes, self._validator, self._total = 0, "", None
+        self._is_pieced = False
         self._digest = hashlib.sha256()
         self._state_path.unlink(missing_ok=True)
         self._part.unlink(missing_ok=True)
@@ -247,7 +259,7 @@ class _Download:
         self._report(Event(stage="fetch", message=message))
 
     def _tell_progress(self) -> None:
-        self._report(Event(stage="fetch", done=self._num_bytes, total=self._total or 0))
+        self._report(Event(stage="fetch", done=self.num_bytes, total=self._total or 0))
 
 
 def _resolve(name_or_url: str, sha256: str | None) -> tuple[str, str | None, int | None]:
@@ -270,10 +282,10 @@ def _resolve(name_or_url: str, sha256: str | None) -> tuple[str, str | None, int
 def _target(url: str, path: str | Path | None) -> Path:
     """Return where the file is to be: a path, or its own name in a folder."""
     own_name = unquote(urlsplit(url).path).rstrip("/").rpartition("/")[2]
-    if path is None or Path(path).is_dir():
+    if path is None or Path(path).is_dir() or str(path).endswith("/"):
         if not own_name or own_name.startswith("."):
             raise ConfigError(f"{shown(url)}: has no name of its own", hint="say one with -o")
-        return (Path(path) if path is not None else Path()) / own_name
+        return Path(path or ".") / own_name
     return Path(path)
 
 
