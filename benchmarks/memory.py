@@ -1,9 +1,9 @@
 """How much memory `tokenmill tokenize` needs at its peak; the limit is 1.5 GB, whatever the input.
 
 The inputs are the ones that make other tools fail: 5 GB of text in one file, one document of 500 MB
-as text and as JSON Lines (English, and once with all scripts and signs of the corpus, which Python
-holds in four bytes a character), 100,000 small files. The number is the largest sum of resident
-memory over all processes of the command, looked at every 20 ms.
+as text and as JSON Lines, with characters of many scripts (a Python string of it would need four
+bytes for each), 100,000 small files. The number is the largest sum of resident memory over all
+processes of the command, looked at every 20 ms.
 
     python benchmarks/memory.py --cases big longtext   # all of them by default
 """
@@ -66,24 +66,16 @@ def _big(data: Path, scratch: Path) -> Path:
 
 
 def _long_text(data: Path, scratch: Path) -> Path:
-    """Join English documents into one line of 500 MB."""
+    """Join documents in all scripts into one line of 500 MB."""
     path = scratch / "long.txt"
-    path.write_bytes(_long_document(data, is_wanted=bytes.isascii) + b"\n")
-    return path
-
-
-def _long_mixed(data: Path, scratch: Path) -> Path:
-    """Join all documents into one line of 500 MB."""
-    path = scratch / "long.txt"
-    path.write_bytes(_long_document(data, is_wanted=bool) + b"\n")
+    path.write_bytes(_long_document(data) + b"\n")
     return path
 
 
 def _long_jsonl(data: Path, scratch: Path) -> Path:
-    """Put the English document into one JSON object."""
+    """Put the same into one JSON object."""
     path = scratch / "long.jsonl"
-    text = _long_document(data, is_wanted=bytes.isascii).decode()
-    path.write_bytes(msgspec.json.encode({"text": text}) + b"\n")
+    path.write_bytes(msgspec.json.encode({"text": _long_document(data).decode()}) + b"\n")
     return path
 
 
@@ -101,12 +93,12 @@ def _small_files(data: Path, scratch: Path) -> Path:
     return folder
 
 
-def _long_document(data: Path, *, is_wanted: Callable[[bytes], bool]) -> bytes:
+def _long_document(data: Path) -> bytes:
     pieces: list[bytes] = []
     num_bytes = 0
     while num_bytes < LONG_BYTES:
         with (data / "docs.txt").open("rb") as lines:
-            for line in filter(is_wanted, lines):
+            for line in lines:
                 pieces.append(line.rstrip(b"\n"))
                 num_bytes += len(line)
                 if num_bytes >= LONG_BYTES:
@@ -118,7 +110,6 @@ CASES: dict[str, Callable[[Path, Path], Path]] = {
     "big": _big,
     "longtext": _long_text,
     "longjsonl": _long_jsonl,
-    "longmixed": _long_mixed,
     "smallfiles": _small_files,
 }
 
