@@ -120,7 +120,7 @@ def make_sparse_store(folder: Path, num_shards: int) -> None:
                 ),
             )
         )
-    num_documents = num_tokens // DOCUMENT_TOKENS
+    counts: Any = {"num_tokens": num_tokens, "num_documents": num_tokens // DOCUMENT_TOKENS}
     metadata = Metadata(
         created=datetime.now(UTC),
         versions={},
@@ -136,23 +136,8 @@ def make_sparse_store(folder: Path, num_shards: int) -> None:
             bytes=definition.bytes,
             sha256=definition.sha256,
         ),
-        splits={
-            "train": SplitEntry(
-                num_tokens=num_tokens,
-                num_documents=num_documents,
-                num_bytes=0,
-                shards=tuple(entries),
-            )
-        },
-        sources=(
-            SourceEntry(
-                path="a.txt",
-                size=0,
-                format="text",
-                num_documents=num_documents,
-                num_tokens=num_tokens,
-            ),
-        ),
+        splits={"train": SplitEntry(num_bytes=0, shards=tuple(entries), **counts)},
+        sources=(SourceEntry(path="a.txt", size=0, format="text", **counts),),
     )
     write_metadata(folder, metadata)
 

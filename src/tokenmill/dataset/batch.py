@@ -93,9 +93,10 @@ def _attention_mask(batch: Batch) -> NDArray[np.bool_]:
 def _compute(name: str, document_ids: Any) -> Any:
     if isinstance(document_ids, np.ndarray):
         return getattr(masks, name)(document_ids)
-    from tokenmill.dataset import torch
+    from tokenmill.dataset.torch import cu_seqlens, document_mask, max_seqlen
 
-    return getattr(torch, name)(document_ids)
+    functions = (cu_seqlens, document_mask, max_seqlen)
+    return {function.__name__: function for function in functions}[name](document_ids)
 
 
 def _describe(value: Any) -> str:

@@ -24,13 +24,11 @@ MAX_SIZE: Final = 1 << 62
 SORTED_SIZE: Final = 1 << 12
 """The largest domain that is sorted; its order takes 32 KB while it is in use."""
 
-_NUM_ROUNDS: Final = 8
+_NUM_ROUNDS: Final = 6
 _KEPT_KEYS: Final = 256
-_SHIFT: Final = np.uint64(32)
-_MIX: Final = (
-    (np.uint64(33), np.uint64(0xFF51AFD7ED558CCD)),
-    (np.uint64(33), np.uint64(0xC4CEB9FE1A85EC53)),
-)
+_HALF: Final = np.uint64(32)
+_FACTORS: Final = (np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53))
+"""Odd numbers without a pattern, those of MurmurHash3."""
 
 Indices = NDArray[np.int64]
 
@@ -67,8 +65,8 @@ class _Keys(NamedTuple):
     """One key a round, and the two sides of the domain, with 0 <= a * b - size < a."""
 
     rounds: tuple[np.uint64, ...]
-    a: int
-    b: int
+    a: np.uint64
+    b: np.uint64
 
 
 @lru_cache(maxsize=_KEPT_KEYS)
@@ -79,7 +77,7 @@ def _make_keys(size: int, seed: int, epoch: int) -> _Keys:
     digest = hashlib.blake2b(text.encode(), digest_size=8 * _NUM_ROUNDS).digest()
     rounds = tuple(np.frombuffer(digest, dtype="<u8").astype(np.uint64))
     a = math.isqrt(size - 1) + 1
-    return _Keys(rounds, a, -(-size // a))
+    return _Keys(rounds, np.uint64(a), np.uint64(-(-size // a)))
 
 
 def _apply(index: int | Indices, size: int, *, keys: _Keys, inverse: bool) -> int | Indices:
@@ -98,8 +96,8 @@ def _apply(index: int | Indices, size: int, *, keys: _Keys, inverse: bool) -> in
 def _sorted_order(size: int, keys: _Keys, inverse: bool) -> Indices:
     """Return all of a small permutation: the order of hashes of 64 bits, ties by number."""
     items = np.arange(size, dtype=np.uint64)
-    for key in keys.rounds[:3]:
-        items = _mix(items + key)
+    for key in keys.rounds:
+        items = _mix(items, key)
     order = np.argsort(items, kind="stable").astype(np.int64)
     if inverse:
         order = np.argsort(order, kind="stable").astype(np.int64)
@@ -109,49 +107,53 @@ def _sorted_order(size: int, keys: _Keys, inverse: bool) -> Indices:
 
 def _walk(items: Indices, size: int, *, keys: _Keys, inverse: bool) -> Indices:
     """Send items through the network until all of them lie in [0, size)."""
-    step = _backwards if inverse else _forwards
-    result = step(items.astype(np.uint64), keys)
+    result = _send(items.astype(np.uint64), keys, inverse)
     # Fewer than a of the a * b pairs lie outside: the walk is almost always over here.
     outside = np.flatnonzero(result >= size)
     while len(outside):
-        result[outside] = step(result[outside], keys)
+        result[outside] = _send(result[outside], keys, inverse)
         outside = outside[result[outside] >= size]
     return result.astype(np.int64)
 
 
-def _forwards(items: NDArray[np.uint64], keys: _Keys) -> NDArray[np.uint64]:
-    a, b = np.uint64(keys.a), np.uint64(keys.b)
-    left, right = items // b, items % b
-    for number, key in enumerate(keys.rounds):
-        if number % 2 == 0:
-            left += _below(right, key, a)
-            left -= a * (left >= a)
+def _send(items: NDArray[np.uint64], keys: _Keys, inverse: bool) -> NDArray[np.uint64]:
+    """Send items through all rounds, each of which moves one half by a hash of the other."""
+    left, right = items // keys.b, items % keys.b
+    numbers = range(_NUM_ROUNDS)
+    for number in reversed(numbers) if inverse else numbers:
+        if number % 2:
+            _move(right, left, keys.rounds[number], size=keys.b, inverse=inverse)
         else:
-            right += _below(left, key, b)
-            right -= b * (right >= b)
-    return left * b + right
+            _move(left, right, keys.rounds[number], size=keys.a, inverse=inverse)
+    left *= keys.b
+    left += right
+    return left
 
 
-def _backwards(items: NDArray[np.uint64], keys: _Keys) -> NDArray[np.uint64]:
-    a, b = np.uint64(keys.a), np.uint64(keys.b)
-    left, right = items // b, items % b
-    for number, key in reversed(tuple(enumerate(keys.rounds))):
-        if number % 2 == 0:
-            left += a - _below(right, key, a)
-            left -= a * (left >= a)
-        else:
-            right += b - _below(left, key, b)
-            right -= b * (right >= b)
-    return left * b + right
+def _move(
+    half: NDArray[np.uint64],
+    other: NDArray[np.uint64],
+    key: np.uint64,
+    *,
+    size: np.uint64,
+    inverse: bool,
+) -> None:
+    """Add to one half a keyed hash of the other, both in [0, size), modulo size < 2**32."""
+    offset = _mix(other, key)
+    offset >>= _HALF
+    offset *= size
+    offset >>= _HALF
+    if inverse:
+        np.subtract(size, offset, out=offset)
+    half += offset
+    # Where the sum is below size, the difference wraps around to a larger number.
+    np.minimum(half, half - size, out=half)
 
 
-def _below(values: NDArray[np.uint64], key: np.uint64, stop: np.uint64) -> NDArray[np.uint64]:
-    """Return keyed hashes of values, evenly spread over [0, stop), for stop below 2**32."""
-    return ((_mix(values ^ key) >> _SHIFT) * stop) >> _SHIFT
-
-
-def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Spread every bit of a number over all 64 (the finalizer of MurmurHash3)."""
-    for shift, factor in _MIX:
-        values = (values ^ (values >> shift)) * factor
-    return values ^ (values >> _MIX[0][0])
+def _mix(values: NDArray[np.uint64], key: np.uint64) -> NDArray[np.uint64]:
+    """Return keyed hashes; the upper half of the bits depends on all bits of a value."""
+    values = values ^ key
+    values *= _FACTORS[0]
+    values ^= values >> _HALF
+    values *= _FACTORS[1]
+    return values
