@@ -26,6 +26,7 @@ _ESCAPES = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _QUOTE = ord('"')
+_WHITE_SPACE = b" \t\n\r"
 _KINDS = {b"{": "an object", b"[": "an array", b'"': "a string", b"t": "true", b"f": "false"}
 
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -59,6 +60,10 @@ class TextField:
         """Return the inside of the JSON string that holds the text, not decoded, if it is one."""
         get: Callable[[Any], Any] = self._get
         found = memoryview(get(self._decoder_of(msgspec.Raw).decode(data)))
+        while len(found) and found[0] in _WHITE_SPACE:
+            found = found[1:]
+        while len(found) and found[-1] in _WHITE_SPACE:
+            found = found[:-1]
         is_string = len(found) > 1 and found[0] == found[-1] == _QUOTE
         return found[1:-1] if is_string else None
 
