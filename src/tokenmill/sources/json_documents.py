@@ -60,7 +60,7 @@ class TextField:
         """Return the inside of the JSON string that holds the text, not decoded, if it is one."""
         get: Callable[[Any], Any] = self._get
         found = memoryview(get(self._decoder_of(msgspec.Raw).decode(data)))
-        while len(found) and found[0] in _WHITE_SPACE:
+        while found and found[0] in _WHITE_SPACE:
             found = found[1:]
         while len(found) and found[-1] in _WHITE_SPACE:
             found = found[:-1]
