@@ -45,9 +45,9 @@ from functools import cached_property
 from tokenmill.tokenizer.bpe import AddedToken
 from tokenmill.tokenizer.patterns import PART_PATTERNS, WORD_PATTERNS
 
-_AFTER_ALPHANUMERIC = '\t\n\r.,;:!?)]}"…、。，！？；：）」』】》'  # noqa: RUF001
+AFTER_ALPHANUMERIC = '\t\n\r.,;:!?)]}"…、。，！？；：）」』】》'  # noqa: RUF001
 # \S is the complement of str.isspace, which holds all of \s; [^\W_] is str.isalnum
-_CANDIDATE = re.compile(rf"\S(?= )|[^\W_](?=[{re.escape(_AFTER_ALPHANUMERIC)}])")
+_CANDIDATE = re.compile(rf"\S(?= )|[^\W_](?=[{re.escape(AFTER_ALPHANUMERIC)}])")
 _WINDOW_CHARS = 512
 
 

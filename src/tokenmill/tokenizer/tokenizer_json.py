@@ -175,8 +175,8 @@ def byte_level_json(bpe: ByteLevelBpe) -> TokenizerJson:
     )
     return TokenizerJson(
         added_tokens=list(bpe.added),
-        pre_tokenizer=_write_pre_tokenizer(bpe.patterns),
-        decoder=_byte_level(use_regex=True),
+        pre_tokenizer=write_pre_tokenizer(bpe.patterns),
+        decoder=byte_level_step(use_regex=True),
         model=model,
     )
 
@@ -210,21 +210,26 @@ def _read_merges(model: Model) -> tuple[NDArray[np.uint32], set[str]]:
     return merges.reshape(-1, 2), results
 
 
-def _write_pre_tokenizer(patterns: tuple[str, ...]) -> dict[str, Any]:
+def write_pre_tokenizer(patterns: tuple[str, ...]) -> dict[str, Any]:
+    """Return the pre-tokenizer that cuts text by patterns and writes bytes as letters."""
     *splits, last = patterns or ("",)
     if last and last != GPT2:
         splits.append(last)
-    byte_level = _byte_level(use_regex=last == GPT2)
+    last_step = byte_level_step(use_regex=last == GPT2)
     if not splits:
-        return byte_level
-    steps: list[dict[str, Any]] = [
-        {"type": "Split", "pattern": {"Regex": split}, "behavior": "Isolated", "invert": False}
-        for split in splits
-    ]
-    return {"type": "Sequence", "pretokenizers": [*steps, byte_level]}
+        return last_step
+    steps = [split_step(split) for split in splits]
+    return {"type": "Sequence", "pretokenizers": [*steps, last_step]}
 
 
-def _byte_level(*, use_regex: bool) -> dict[str, Any]:
+def split_step(pattern: str) -> dict[str, Any]:
+    """Return the step of a pre-tokenizer that sets the matches of a pattern apart."""
+    regex = {"Regex": pattern}
+    return {"type": "Split", "pattern": regex, "behavior": "Isolated", "invert": False}
+
+
+def byte_level_step(*, use_regex: bool) -> dict[str, Any]:
+    """Return the step of a pre-tokenizer, or the decoder, that writes bytes as letters."""
     return {
         "type": "ByteLevel",
         "add_prefix_space": False,
