@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tokenmill.dataset import token_dataset
@@ -129,6 +129,7 @@ def test_the_last_items_are_for_validation(store: Path):
 
 
 @given(num_items=st.integers(1, 10**6), percent=st.integers(1, 99))
+@example(num_items=100, percent=7)
 def test_a_part_is_rounded_up_exactly(num_items: int, percent: int):
     val = split_items(num_items, percent / 100, split="val")
     assert len(val) == math.ceil(Fraction(num_items * percent, 100))

@@ -25,7 +25,8 @@ def empty_batch(num_rows: int, seq_len: int, *, pool: BufferPool) -> Batch:
 def number_documents(batch: Batch, rows: NDArray[np.int64], *, columns: NDArray[np.int64]) -> None:
     """Fill in document ids and position ids, given where documents begin after the first column.
 
-    The places are in order of rows, then columns.
+    The places are in order of rows, then columns. One behind the last column changes nothing: it
+    begins a document of which the row has no input.
     """
     documents: NDArray[np.int32] = batch["document_ids"]
     positions: NDArray[np.int32] = batch["position_ids"]

@@ -80,5 +80,5 @@ def _number(
     rows = np.concatenate((pieces.rows, padded))
     columns = np.concatenate((columns, num_filled[padded]))
     order = np.argsort(rows, kind="stable")
-    order = order[(columns[order] > 0) & (columns[order] < batch.document_ids.shape[1])]
+    order = order[columns[order] > 0]
     number_documents(batch, rows[order], columns=columns[order])

@@ -105,9 +105,6 @@ class WindowRows:
         batch["labels"][...] = ids[:, 1:]
         if self.mask_boundaries:
             batch.labels[rows, columns - 1] = IGNORED
-        inside = columns < self.seq_len
-        if not inside.all():
-            rows, columns = rows[inside], columns[inside]
         number_documents(batch, rows, columns=columns)
         return batch
 
