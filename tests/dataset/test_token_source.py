@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokenmill.dataset import document_ends
+from tokenmill.dataset import document_ends, token_files
 from tokenmill.dataset.file_source import FileSource
 from tokenmill.dataset.token_files import TokenFiles
 from tokenmill.dataset.token_source import StoreSource, TokenSource
@@ -191,3 +191,13 @@ def test_files_that_change_while_they_are_read_are_damage(tmp_path: Path):
         files.read_into(np.empty(3, dtype=np.uint16), 0)
     with pytest.raises(DamageError, match="2 tokens in its files, 3 before"):
         pickle.loads(frozen)
+
+
+def test_few_files_are_open_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(token_files, "MAX_OPEN_FILES", 2)
+    files = TokenFiles([save(tmp_path / f"{i}.bin", [i, i]) for i in range(5)], dtype="uint16")
+    for _ in range(2):
+        out = np.empty(10, dtype=np.uint16)
+        files.read_into(out, 0)
+        assert out.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+        assert len(files._descriptors) == 2

@@ -16,6 +16,7 @@ from tokenmill.errors import ConfigError, DamageError, NotAStoreError
 from tokenmill.files import storage_error
 
 SUFFIXES: Final = (".npy", ".bin")
+MAX_OPEN_FILES: Final = 256
 _NPY_MAGIC: Final = b"\x93NUMPY"
 _LLM_C_MAGICS: Final = {20240520, 20240801}
 _LLM_C_BYTES: Final = 1024
@@ -71,9 +72,8 @@ class TokenFiles:
     def _fill(self, out: memoryview, number: int, offset: int) -> None:
         path = self.paths[number]
         try:
-            descriptor = self._descriptors.get(number)
-            if descriptor is None:
-                descriptor = self._descriptors[number] = _Descriptor(path)
+            # The local name keeps the file open should another thread let go of it meanwhile.
+            descriptor = self._descriptors.get(number) or self._open(number)
             done = 0
             while done < len(out):
                 got = os.preadv(descriptor.number, [out[done:]], offset + done)
@@ -82,6 +82,12 @@ class TokenFiles:
                 done += got
         except OSError as error:
             raise storage_error(error, path) from error
+
+    def _open(self, number: int) -> _Descriptor:
+        while len(self._descriptors) >= MAX_OPEN_FILES:
+            self._descriptors.pop(next(iter(self._descriptors)), None)
+        descriptor = self._descriptors[number] = _Descriptor(self.paths[number])
+        return descriptor
 
 
 def find_token_files(folder: Path, split: str) -> list[Path]:
