@@ -80,6 +80,8 @@ def source_settings(settings: TokenizeSettings) -> SourceSettings:
         places=settings.sources,
         format=settings.format,
         separator=settings.separator,
+        split=settings.split,
+        catalog=settings.catalog,
         text_field=settings.text_field,
         max_document_bytes=settings.max_document_bytes,
         long_bytes=LONG_BYTES,

@@ -50,8 +50,10 @@ from tokenmill.tokenizer import Tokenizer, load_tokenizer
 
 TASKS_AT_A_TIME = 3
 """Of a process: two units, so that its encoders always have work, and a shard to be written."""
-THREADS_PER_PROCESS = 4
-"""Encoder threads that one interpreter can keep fed; more of them get processes of their own."""
+THREADS_PER_PROCESS = 2
+"""Encoder threads that one interpreter keeps fed; more of them get processes of their own."""
+UNITS_PER_PROCESS = 4
+"""A process takes half a second to start: less work than this is not worth one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,8 @@ class Run:
         self.settings = plan.settings
         self.output = str(journal.output)
         self.workers = resolve_workers(plan.settings.workers)
-        self.num_processes = min(-(-self.workers // THREADS_PER_PROCESS), max(len(plan.units), 1))
+        most_processes = max(len(plan.units) // UNITS_PER_PROCESS, 1)
+        self.num_processes = min(-(-self.workers // THREADS_PER_PROCESS), most_processes)
         self.threshold = split_threshold(plan.settings.val_ratio)
         self.receipts: dict[int, Receipt] = {}
         self.shards: dict[tuple[str, int], FinishedShard] = {}

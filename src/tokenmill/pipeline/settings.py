@@ -16,13 +16,17 @@ class TokenizeSettings:
     """Which documents to tokenize, how, and how to cut the result into shards."""
 
     sources: tuple[str, ...]
-    """Files, folders or globs, read in this order."""
+    """Files, folders, globs, names in the catalog or hf://org/name, read in this order."""
     tokenizer: str = "gpt2"
     """A short name (gpt2, cl100k_base, o200k_base), a hub id, a folder or a tokenizer file."""
     format: Literal["auto", "text", "file", "jsonl", "json", "parquet", "arrow", "csv"] = "auto"
     """What files hold; auto goes by their names. text: a document a line; file: one a file."""
     separator: str | None = None
     """Cut text at this string instead of at line ends, e.g. '<|endoftext|>'."""
+    split: str | None = None
+    """Take this split of folders and hub datasets: train, validation, test, another name, all."""
+    catalog: str | None = None
+    """A JSON file of named datasets; `tokenmill catalog` writes it."""
     text_field: str = "text"
     """The field or column that holds the text; a.b reaches into nested records."""
     shard_tokens: int = 100_000_000
@@ -83,7 +87,8 @@ class TokenizeSettings:
     def content(self) -> dict[str, Any]:
         """Return the settings that decide the content of the store, as JSON-able values."""
         fields = dataclasses.asdict(self)
-        for name in ("workers", "on_error", "max_errors"):  # how it runs, not what comes out
+        # How it runs and where names come from, not what comes out.
+        for name in ("workers", "on_error", "max_errors", "catalog"):
             del fields[name]
         return fields | {"sources": list(self.sources)}
 

@@ -1,0 +1,232 @@
+"""The tasks of training: count the words of one unit; add up one part of all words."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from tokenmill.config import resolve
+from tokenmill.engine import check_stop
+from tokenmill.files import atomic_write
+from tokenmill.pipeline.order import content_hash, split_threshold
+from tokenmill.pipeline.plan import RECORD_NAME, RunRecord
+from tokenmill.pipeline.train_settings import TrainSettings
+from tokenmill.pipeline.unit import bad_document
+from tokenmill.pipeline.word_files import (
+    Segment,
+    add_up,
+    read_segment,
+    write_parts,
+    write_segment,
+)
+from tokenmill.sources import Unit, read_unit
+from tokenmill.store import RUN_FOLDER
+from tokenmill.tokenizer import WordCounter, WordCounts, named_pattern
+
+WORD_MEMORY = 160
+"""Bytes that a word and its count take in a table, with room for the table to grow."""
+_HELD_OUT_BREAK = b"\xff"  # between documents; UTF-8 never holds it
+
+
+class CountTask(msgspec.Struct, frozen=True, kw_only=True):
+    """One unit of the run that trains into the folder `output`."""
+
+    output: str
+    unit: Unit
+    fail_on_reject: bool
+    max_words: int
+    """Words to hold before they are written out."""
+
+
+class CountReceipt(msgspec.Struct, frozen=True, kw_only=True):
+    """What a unit held, and where its counts are."""
+
+    unit: int
+    segments: list[Segment]
+    num_documents: int = 0
+    num_bytes: int = 0
+    num_held_out: int = 0
+    num_rejected: int = 0
+    seconds: float = 0.0
+
+
+class SumTask(msgspec.Struct, frozen=True, kw_only=True):
+    """One part of all words, to be added up over the units."""
+
+    output: str
+    part: int
+    units: list[int]
+    memory: int
+
+
+class SumReceipt(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the total counts of a part are."""
+
+    part: int
+    segments: list[Segment]
+
+
+def unit_path(output: Path, unit: int) -> Path:
+    """Return where the counts of a unit are; its receipt is beside them."""
+    return output / RUN_FOLDER / "units" / f"{unit:06d}.words"
+
+
+def sum_path(output: Path, part: int) -> Path:
+    """Return where the total counts of a part are; its receipt is beside them."""
+    return output / RUN_FOLDER / "sums" / f"{part:02d}.words"
+
+
+def receipt_path(path: Path) -> Path:
+    """Return where the receipt for a file of words is."""
+    return path.with_suffix(".json")
+
+
+def held_out_path(output: Path, unit: int) -> Path:
+    """Return where the documents of a unit are that are kept back."""
+    return output / RUN_FOLDER / "units" / f"{unit:06d}.held"
+
+
+def count_unit(task: CountTask) -> CountReceipt:
+    """Count the words of a unit; the receipt is written last."""
+    started = time.monotonic()
+    output = Path(task.output)
+    settings, record = _open(task.output)
+    counter = _counter(settings.pattern)
+    counter.take()  # what a unit that failed may have left
+    threshold, specials = split_threshold(settings.held_out), _finder(settings.special)
+    segments: list[Segment] = []
+    totals = dict.fromkeys(("num_documents", "num_bytes", "num_held_out", "num_rejected"), 0)
+    path = unit_path(output, task.unit.index)
+    with (
+        atomic_write(path) as words,
+        atomic_write(held_out_path(output, task.unit.index)) as held,
+    ):
+        for batch in read_unit(record.files, task.unit, settings.source_settings()):
+            check_stop()
+            if batch.rejects and task.fail_on_reject:
+                raise bad_document(record.files[batch.file], batch.rejects[0])
+            texts = batch.texts
+            totals["num_rejected"] += len(batch.rejects)
+            totals["num_documents"] += len(texts)
+            totals["num_bytes"] += batch.num_bytes
+            if threshold:
+                kept_back = [content_hash([text]) < threshold for text in texts]
+                for text in (text for text, back in zip(texts, kept_back, strict=True) if back):
+                    totals["num_held_out"] += 1
+                    held.write(text.encode() + _HELD_OUT_BREAK)
+                texts = [text for text, back in zip(texts, kept_back, strict=True) if not back]
+            counter.add(_without_specials(texts, specials))
+            if counter.num_distinct > task.max_words:
+                segments += write_parts(words, counter.take())
+        segments += write_parts(words, counter.take())
+    receipt = CountReceipt(
+        unit=task.unit.index, segments=segments, seconds=time.monotonic() - started, **totals
+    )
+    _write_receipt(path, receipt)
+    return receipt
+
+
+def add_up_part(task: SumTask) -> SumReceipt:
+    """Add up the counts of one part over all units, in as many rounds as its memory needs."""
+    output = Path(task.output)
+    places: list[tuple[Path, Segment]] = []
+    for unit in task.units:
+        path = unit_path(output, unit)
+        receipt = msgspec.json.decode(receipt_path(path).read_bytes(), type=CountReceipt)
+        places += [(path, segment) for segment in receipt.segments if segment.part == task.part]
+    needed = sum(s.num_words * WORD_MEMORY + s.num_bytes for _, s in places)
+    num_shares = max(-(-needed // task.memory), 1)
+    path = sum_path(output, task.part)
+    segments: list[Segment] = []
+    with atomic_write(path) as file:
+        for share in range(num_shares):
+            check_stop()
+            total = add_up(
+                (read_segment(*place) for place in places), share=share, num_shares=num_shares
+            )
+            if total:
+                segments.append(write_segment(file, WordCounts.of(total), task.part))
+    receipt = SumReceipt(part=task.part, segments=segments)
+    _write_receipt(path, receipt)
+    return receipt
+
+
+def read_held_out(path: Path) -> Iterator[str]:
+    """Yield the documents that were kept back from a unit."""
+    rest = b""
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            *documents, rest = (rest + block).split(_HELD_OUT_BREAK)
+            yield from (document.decode() for document in documents)
+
+
+def _write_receipt(path: Path, receipt: msgspec.Struct) -> None:
+    with atomic_write(receipt_path(path)) as file:
+        file.write(msgspec.json.encode(receipt))
+
+
+def _without_specials(texts: list[str], specials: re.Pattern[str] | None) -> list[str]:
+    """Cut texts where special tokens are, which then take no part in training."""
+    if specials is None or not any(specials.search(text) for text in texts):
+        return texts
+    return [piece for text in texts for piece in specials.split(text) if piece]
+
+
+def _finder(specials: tuple[str, ...]) -> re.Pattern[str] | None:
+    longest_first = sorted(specials, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first))) if specials else None
+
+
+@lru_cache(maxsize=1)
+def _counter(pattern: str) -> WordCounter:
+    """Return the counter of this process, which keeps the words that it has learnt."""
+    return WordCounter([named_pattern(pattern)])
+
+
+@lru_cache(maxsize=1)
+def _open(output: str) -> tuple[TrainSettings, RunRecord]:
+    data = (Path(output) / RUN_FOLDER / RECORD_NAME).read_bytes()
+    record = msgspec.json.decode(data, type=RunRecord)
+    return resolve(TrainSettings, record.settings), record
+
+
+def total_words(output: Path, receipts: list[SumReceipt]) -> Iterator[WordCounts]:
+    """Yield the totals of all parts."""
+    for receipt in receipts:
+        for segment in receipt.segments:
+            yield read_segment(sum_path(output, receipt.part), segment)
+
+
+def choose_words(tables: Iterator[WordCounts], *, max_bytes: int) -> tuple[int, int, int]:
+    """Return the lowest count of words to keep within a number of bytes, and what goes.
+
+    Each word counts as one byte more than it has. Returns (lowest count, words left out,
+    occurrences left out); the rule depends on the total counts alone.
+    """
+    sizes: dict[int, int] = {}
+    words: dict[int, int] = {}
+    for table in tables:
+        counts, inverse = np.unique(table.counts, return_inverse=True)
+        num_bytes = np.bincount(inverse, weights=table.lengths + 1.0)
+        num_words = np.bincount(inverse)
+        for count, size, number in zip(
+            counts.tolist(), num_bytes.tolist(), num_words.tolist(), strict=True
+        ):
+            sizes[count] = sizes.get(count, 0) + int(size)
+            words[count] = words.get(count, 0) + number
+    total, lowest = sum(sizes.values()), 1
+    num_words = num_occurrences = 0
+    for count in sorted(sizes):
+        if total <= max_bytes:
+            break
+        total -= sizes[count]
+        num_words += words[count]
+        num_occurrences += words[count] * count
+        lowest = count + 1
+    return lowest, num_words, num_occurrences
