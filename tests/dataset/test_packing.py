@@ -64,8 +64,9 @@ def cases(draw: st.DrawFn, packing: str = "") -> Case:
         options["stride"] = draw(st.integers(1, 12))
     if packing == "concat":
         options["pad_last"] = draw(st.booleans())
+    num_tokens = sum(map(len, documents))
     store = {
-        "shard_tokens": draw(st.integers(1, 40)),
+        "shard_tokens": draw(st.integers(max(1, num_tokens // 5), num_tokens + 1)),
         "eos_id": EOS if with_eos else None,
         "num_ids": draw(st.sampled_from([300, 70_000])),
         "pad_id": draw(st.sampled_from([None, 7])),

@@ -30,9 +30,10 @@ def test_a_store_and_plain_files_give_the_same_tokens_and_documents(
     lengths = data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=12))
     documents = [[*range(2 + i, 2 + i + n), EOS] for i, n in enumerate(lengths)]
     folder = tmp_path_factory.mktemp("store")
-    build_store(folder, documents, shard_tokens=data.draw(st.integers(1, 30)))
-    files = sorted(folder.glob("train_*.npy"))
     stream = [token for document in documents for token in document]
+    shard_tokens = data.draw(st.integers(max(1, len(stream) // 5), len(stream)))
+    build_store(folder, documents, shard_tokens=shard_tokens)
+    files = sorted(folder.glob("train_*.npy"))
     for source in (
         StoreSource(open_store(folder)),
         FileSource(TokenFiles(files), eos_id=EOS, vocab_size=100),
