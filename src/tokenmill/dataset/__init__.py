@@ -11,6 +11,9 @@ from tokenmill.dataset.plan import Indices, Plan
 from tokenmill.dataset.plan_settings import Amendment, Source, Stage
 from tokenmill.dataset.rows import Accounting, DocumentSpan, Rows
 from tokenmill.dataset.speed import LoaderSpeed, measure_loader
+from tokenmill.dataset.stream_lane import StreamCounts
+from tokenmill.dataset.stream_settings import StreamSettings
+from tokenmill.dataset.stream_text import TextStream, stream_text
 from tokenmill.dataset.token_dataset import TokenDataset, get_dataset
 from tokenmill.dataset.token_source import StoreSource, TokenSource
 from tokenmill.dataset.which import Appearance, DocumentPart, RowFacts, which_rows, which_steps
@@ -36,6 +39,9 @@ __all__ = [
     "Source",
     "Stage",
     "StoreSource",
+    "StreamCounts",
+    "StreamSettings",
+    "TextStream",
     "TokenDataset",
     "TokenSource",
     "Transform",
@@ -48,6 +54,7 @@ __all__ = [
     "open_rows",
     "open_source",
     "permute",
+    "stream_text",
     "unpermute",
     "which_rows",
     "which_steps",

@@ -6,15 +6,17 @@ The only file of this stage that imports torch. Legend: B rows of T tokens, H he
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
+from torch.utils.data import IterableDataset, get_worker_info
 
 from tokenmill.dataset.batch import Batch
 from tokenmill.dataset.items import Items
+from tokenmill.dataset.stream_text import TextStream
 
 MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
@@ -144,3 +146,36 @@ class TensorDelivery:
         if not hasattr(self._streams, "stream"):
             self._streams.stream = torch.cuda.Stream(self.device)
         return self._streams.stream
+
+
+class TextStreamDataset(IterableDataset[Batch]):
+    """A stream of text as torch's `DataLoader` takes it; each worker reads lanes of its own.
+
+    With workers, call `note` on every batch that was trained on: then `state_dict` is exact,
+    whatever the workers have read ahead.
+    """
+
+    def __init__(self, stream: TextStream) -> None:
+        super().__init__()
+        self.stream = stream
+
+    def __iter__(self) -> Iterator[Batch]:
+        info = get_worker_info()
+        worker, num_workers = (0, 1) if info is None else (info.id, info.num_workers)
+        return map(to_torch, self.stream.rows(worker, num_workers))
+
+    def collate(self, items: Sequence[Batch]) -> Batch:
+        """Return rows as one batch of tensors: the `collate_fn` of a `DataLoader`."""
+        return collate(items)
+
+    def note(self, batch: Mapping[str, Any]) -> None:
+        """Take note that a batch was used."""
+        self.stream.note(batch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where this rank stands, as plain values."""
+        return self.stream.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        """Continue from a state, or from those of all ranks if their number has changed."""
+        self.stream.load_state_dict(state)
