@@ -13,6 +13,7 @@ import json
 import platform
 import subprocess
 import time
+from typing import Any
 
 from tokenmill import load_tokenizer
 from tokenmill.dataset import stream_text
@@ -45,7 +46,8 @@ def main() -> None:
     del texts
 
     results = {}
-    for name, options in (("in order", {}), ("shuffled", {"seed": 1})):
+    variants: tuple[tuple[str, dict[str, Any]], ...] = (("in order", {}), ("shuffled", {"seed": 1}))
+    for name, options in variants:
         stream = stream_text(
             args.files, tokenizer, args.context_length, output="numpy", on_error="skip", **options
         )

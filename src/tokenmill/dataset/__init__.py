@@ -3,6 +3,7 @@
 from tokenmill.dataset.batch import IGNORED, PADDING, Batch
 from tokenmill.dataset.explain import Explanation, explain
 from tokenmill.dataset.loader import Loader, LoaderStats, Transform
+from tokenmill.dataset.masking import Augmentation, augmentation, dynamic_masking
 from tokenmill.dataset.masks import cu_seqlens, document_mask, max_seqlen
 from tokenmill.dataset.open_source import open_source
 from tokenmill.dataset.packing import Packing, open_rows
@@ -24,6 +25,7 @@ __all__ = [
     "Accounting",
     "Amendment",
     "Appearance",
+    "Augmentation",
     "Batch",
     "DocumentPart",
     "DocumentSpan",
@@ -45,8 +47,10 @@ __all__ = [
     "TokenDataset",
     "TokenSource",
     "Transform",
+    "augmentation",
     "cu_seqlens",
     "document_mask",
+    "dynamic_masking",
     "explain",
     "get_dataset",
     "max_seqlen",

@@ -25,7 +25,7 @@ class StreamSettings:
     num_lanes: int = 64
     """Parts into which the input is dealt, at most; each is read by one rank and worker."""
     unit_bytes: int | None = None
-    """Bytes of input that stay together; by default 64 KiB to 16 MiB, by the size of the input."""
+    """Bytes of input that stay together; by default 256 KiB to 16 MiB, by the size of the input."""
     seed: int | None = None
     """Shuffle by this seed: the units, and the rows inside windows. None keeps the order."""
     shuffle_rows: int = 1024

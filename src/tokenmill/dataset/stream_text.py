@@ -31,8 +31,8 @@ _GROUP_ROWS: Final = 16
 """Rows that become arrays together."""
 _WINDOW_ROWS: Final = 16
 """Rows of a window where nothing is shuffled."""
-_UNITS_PER_LANE: Final = 8
-_UNIT_BYTES: Final = (64 << 10, 16 << 20)
+_UNITS_PER_LANE: Final = 4
+_UNIT_BYTES: Final = (256 << 10, 16 << 20)
 
 Places = str | Path | Sequence[str | Path]
 
