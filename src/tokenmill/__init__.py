@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tokenmill.errors import TokenmillError
-    from tokenmill.pipeline import tokenize
+    from tokenmill.pipeline import tokenize, train_tokenizer
     from tokenmill.store import Store, open_store
     from tokenmill.tokenizer import load_tokenizer
 
@@ -27,9 +27,18 @@ _HOMES = {
     "load_tokenizer": "tokenmill.tokenizer",
     "open_store": "tokenmill.store",
     "tokenize": "tokenmill.pipeline",
+    "train_tokenizer": "tokenmill.pipeline",
 }
 
-__all__ = ["Store", "TokenmillError", "__version__", "load_tokenizer", "open_store", "tokenize"]
+__all__ = [
+    "Store",
+    "TokenmillError",
+    "__version__",
+    "load_tokenizer",
+    "open_store",
+    "tokenize",
+    "train_tokenizer",
+]
 
 
 def __getattr__(name: str) -> Any:

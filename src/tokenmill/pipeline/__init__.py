@@ -11,30 +11,45 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tokenmill.pipeline.dry_run import Estimate, estimate
+    from tokenmill.pipeline.ratio import Ratio, compression_ratios
     from tokenmill.pipeline.run import Outcome, tokenize, tokenize_corpus
     from tokenmill.pipeline.settings import TokenizeSettings
     from tokenmill.pipeline.status import Status, run_status
+    from tokenmill.pipeline.train_settings import TrainSettings
+    from tokenmill.pipeline.training import TrainReport, train, train_tokenizer
 
 _HOMES = {
     "Estimate": "dry_run",
     "Outcome": "run",
+    "Ratio": "ratio",
     "Status": "status",
     "TokenizeSettings": "settings",
+    "TrainReport": "training",
+    "TrainSettings": "train_settings",
+    "compression_ratios": "ratio",
     "estimate": "dry_run",
     "run_status": "status",
     "tokenize": "run",
     "tokenize_corpus": "run",
+    "train": "training",
+    "train_tokenizer": "training",
 }
 
 __all__ = [
     "Estimate",
     "Outcome",
+    "Ratio",
     "Status",
     "TokenizeSettings",
+    "TrainReport",
+    "TrainSettings",
+    "compression_ratios",
     "estimate",
     "run_status",
     "tokenize",
     "tokenize_corpus",
+    "train",
+    "train_tokenizer",
 ]
 
 

@@ -44,6 +44,23 @@ COMPLETE_PATTERNS = WORD_PATTERNS - {DEEPSEEK}
 PART_PATTERNS = frozenset({EACH_DIGIT, DIGIT_GROUPS, CJK_RUNS})
 """Patterns that only set certain runs apart, used before one of the others."""
 
+NAMES = {
+    "gpt2": GPT2,
+    "gpt4": CL100K,
+    "cl100k": CL100K,
+    "qwen2": QWEN2,
+    "nanochat": NANOCHAT,
+    "o200k": O200K,
+    "tekken": TEKKEN,
+}
+"""Short names for the patterns that cut any text into words by themselves."""
+
+
+def named_pattern(name: str) -> str:
+    """Return the pattern of a short name; anything else is taken as an expression itself."""
+    return NAMES.get(name, name)
+
+
 _SPELLINGS = {
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+": GPT2,
     r"'s|'t|'re|'ve|'m|'ll|'d| ?[\p{L}]+| ?[\p{N}]+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+": GPT2,

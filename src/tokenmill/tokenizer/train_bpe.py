@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from tokenmill.errors import ConfigError
 from tokenmill.tokenizer.alphabet import GPT2_BYTE_ORDER
+from tokenmill.tokenizer.bpe import ByteLevelBpe, special_tokens
 
 TieBreak = Literal["bytes", "huggingface"]
 """Which of several pairs with the same count is merged first.
@@ -38,6 +39,7 @@ huggingface: the pair of the lowest ids, where the bytes are numbered in GPT-2's
 tokens after them in the order of the merges. This is what HF `tokenizers` does.
 """
 
+_NUM_BYTES = 256
 _NARROW_SYMBOLS = 65_000
 _MAX_PLACES = 2**31 - 1
 _INVERTED = [chr(255 - byte) for byte in range(256)]
@@ -101,6 +103,28 @@ def train_merges(
         if on_merge is not None:
             on_merge(len(merges) - 1, merge)
     return merges
+
+
+def build_bpe(
+    merges: Sequence[Merge],
+    specials: Sequence[str],
+    *,
+    pattern: str,
+    special_first: bool = False,
+) -> ByteLevelBpe:
+    """Number the tokens: bytes, special tokens, merges; or the special tokens first of all."""
+    first_special = 0 if special_first else _NUM_BYTES
+    first_byte = len(specials) if special_first else 0
+    ids = {bytes([byte]): first_byte + byte for byte in range(_NUM_BYTES)}
+    for merge in merges:
+        ids[merge.left + merge.right] = len(ids) + len(specials)
+    pairs = [(ids[merge.left], ids[merge.right]) for merge in merges]
+    return ByteLevelBpe(
+        tokens={token_id: token for token, token_id in ids.items()},
+        merges=np.array(pairs, dtype=np.uint32).reshape(-1, 2),
+        patterns=(pattern,),
+        added=special_tokens({text: first_special + i for i, text in enumerate(specials)}),
+    )
 
 
 @dataclass(slots=True)
