@@ -1,6 +1,7 @@
 """From a store to what a model is fed: rows, batches, plans, loaders."""
 
 from tokenmill.dataset.batch import IGNORED, PADDING, Batch
+from tokenmill.dataset.data_module import TextDataModule
 from tokenmill.dataset.explain import Explanation, explain
 from tokenmill.dataset.loader import Loader, LoaderStats, Transform
 from tokenmill.dataset.masking import Augmentation, augmentation, dynamic_masking
@@ -10,6 +11,7 @@ from tokenmill.dataset.packing import Packing, open_rows
 from tokenmill.dataset.permutation import permute, unpermute
 from tokenmill.dataset.plan import Indices, Plan
 from tokenmill.dataset.plan_settings import Amendment, Source, Stage
+from tokenmill.dataset.random_access import RandomAccessSource
 from tokenmill.dataset.rows import Accounting, DocumentSpan, Rows
 from tokenmill.dataset.speed import LoaderSpeed, measure_loader
 from tokenmill.dataset.stream_lane import StreamCounts
@@ -36,6 +38,7 @@ __all__ = [
     "LoaderStats",
     "Packing",
     "Plan",
+    "RandomAccessSource",
     "RowFacts",
     "Rows",
     "Source",
@@ -43,6 +46,7 @@ __all__ = [
     "StoreSource",
     "StreamCounts",
     "StreamSettings",
+    "TextDataModule",
     "TextStream",
     "TokenDataset",
     "TokenSource",

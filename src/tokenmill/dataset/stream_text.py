@@ -82,9 +82,8 @@ def stream_text(  # noqa: PLR0913  (what to read, which part of it, and how)
 class TextStream:
     """The rows of one rank. Iterating goes on from where the state stands.
 
-    Every row carries, beside what a `Batch` has, `cursors`: what `note` needs to know of it. In one
-    process, rows are noted as they are delivered. If worker processes read ahead, note the batches
-    that were used, and the state is exact.
+    Every row carries, beside what a `Batch` has, `cursors`: what `note` needs to know of it. Rows
+    are noted as they are delivered, unless `rows` is told not to; `restart` begins from the start.
     """
 
     def __init__(
@@ -131,14 +130,17 @@ class TextStream:
     def __iter__(self) -> Iterator[Batch]:
         return self.rows()
 
-    def rows(self, worker: int = 0, num_workers: int = 1) -> Iterator[Batch]:
+    def rows(
+        self, worker: int = 0, num_workers: int = 1, *, noting: bool = True
+    ) -> Iterator[Batch]:
         """Yield the rows of one worker of this rank, from where the state stands."""
         rows = self._take_turns(self.lanes(worker, num_workers))
         while group := list(islice(rows, _GROUP_ROWS)):
             batch = self._make_batch([row for _, row in group])
             batch["cursors"] = np.array([(lane, *row.after) for lane, row in group])
             for index, (lane, row) in enumerate(group):
-                self._cursors[lane] = row.after
+                if noting:
+                    self._cursors[lane] = row.after
                 self.counts.num_rows += 1
                 yield batch.row(index)
 
@@ -151,6 +153,10 @@ class TextStream:
         """Take note that a batch, or a row, was used; again is as good as once."""
         for lane, *values in np.asarray(batch["cursors"]).reshape(-1, 7).tolist():
             self._cursors[lane] = max(self._cursors.get(lane, Cursor()), Cursor(*values))
+
+    def restart(self) -> None:
+        """Begin from the start when iterated next."""
+        self._cursors = {}
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the lanes of this rank stand: plain values, some 25 bytes a lane as JSON."""

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 from tokenmill.dataset.batch import Batch
 from tokenmill.dataset.items import Items
@@ -148,11 +148,17 @@ class TensorDelivery:
         return self._streams.stream
 
 
+def make_data_loader(dataset: Any, **options: Any) -> DataLoader[Batch]:
+    """Return torch's `DataLoader` over a dataset of ours, with its own way to collate."""
+    rows: Dataset[Batch] = dataset
+    return DataLoader(rows, collate_fn=dataset.collate, **options)
+
+
 class TextStreamDataset(IterableDataset[Batch]):
     """A stream of text as torch's `DataLoader` takes it; each worker reads lanes of its own.
 
-    With workers, call `note` on every batch that was trained on: then `state_dict` is exact,
-    whatever the workers have read ahead.
+    Call `note` on every batch that was trained on: then `state_dict` is exact, whatever workers
+    have read ahead. Iterating begins from the state: without a note, always from the start.
     """
 
     def __init__(self, stream: TextStream) -> None:
@@ -162,7 +168,7 @@ class TextStreamDataset(IterableDataset[Batch]):
     def __iter__(self) -> Iterator[Batch]:
         info = get_worker_info()
         worker, num_workers = (0, 1) if info is None else (info.id, info.num_workers)
-        return map(to_torch, self.stream.rows(worker, num_workers))
+        return map(to_torch, self.stream.rows(worker, num_workers, noting=False))
 
     def collate(self, items: Sequence[Batch]) -> Batch:
         """Return rows as one batch of tensors: the `collate_fn` of a `DataLoader`."""
@@ -171,6 +177,10 @@ class TextStreamDataset(IterableDataset[Batch]):
     def note(self, batch: Mapping[str, Any]) -> None:
         """Take note that a batch was used."""
         self.stream.note(batch)
+
+    def restart(self) -> None:
+        """Begin from the start when iterated next."""
+        self.stream.restart()
 
     def state_dict(self) -> dict[str, Any]:
         """Return where this rank stands, as plain values."""
