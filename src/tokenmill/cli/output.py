@@ -70,6 +70,26 @@ def print_outcome(path: Path, outcome: Outcome, *, as_json: bool) -> None:
     click.echo(f"next: tokenmill info {path} --document 0 · tokenmill verify {path} --level full")
 
 
+def print_file(path: Path, outcome: Outcome, *, as_json: bool) -> None:
+    """Say what is in a single file of ids."""
+    metadata = outcome.metadata
+    facts = {
+        "path": str(path),
+        "num_tokens": metadata.num_tokens,
+        "num_documents": metadata.num_documents,
+        "dtype": metadata.dtype,
+        "eos_id": metadata.eos_id,
+        "tokenizer": metadata.tokenizer,
+        "counts": metadata.counts,
+        "seconds": round(outcome.seconds, 3),
+    }
+    if as_json:
+        print_json(facts)
+    else:
+        what = f"{metadata.num_tokens:,} ids of {metadata.num_documents:,} documents"
+        click.echo(f"{path}: {what}, {metadata.dtype}, in {duration(outcome.seconds)}")
+
+
 def print_report(path: Path, report: VerifyReport) -> None:
     """Say what a verification found."""
     rate = f"{count(report.num_bytes / max(report.seconds, 1e-9))}B/s"

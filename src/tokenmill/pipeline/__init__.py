@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tokenmill.pipeline.ratio import Ratio, compression_ratios
     from tokenmill.pipeline.run import Outcome, tokenize, tokenize_corpus
     from tokenmill.pipeline.settings import TokenizeSettings
+    from tokenmill.pipeline.single_file import is_single_file, tokenize_file
     from tokenmill.pipeline.status import Status, run_status
     from tokenmill.pipeline.train_settings import TrainSettings
     from tokenmill.pipeline.training import TrainReport, train, train_tokenizer
@@ -28,9 +29,11 @@ _HOMES = {
     "TrainSettings": "train_settings",
     "compression_ratios": "ratio",
     "estimate": "dry_run",
+    "is_single_file": "single_file",
     "run_status": "status",
     "tokenize": "run",
     "tokenize_corpus": "run",
+    "tokenize_file": "single_file",
     "train": "training",
     "train_tokenizer": "training",
 }
@@ -45,9 +48,11 @@ __all__ = [
     "TrainSettings",
     "compression_ratios",
     "estimate",
+    "is_single_file",
     "run_status",
     "tokenize",
     "tokenize_corpus",
+    "tokenize_file",
     "train",
     "train_tokenizer",
 ]

@@ -10,12 +10,12 @@ import msgspec
 
 from tokenmill.engine import resolve_workers
 from tokenmill.pipeline.parts import PART_DOCS_DTYPE
-from tokenmill.pipeline.plan import RunPlan, make_plan, source_settings
+from tokenmill.pipeline.plan import RunPlan, chosen_tokenizer, make_plan, source_settings
 from tokenmill.pipeline.settings import MEBIBYTE, TokenizeSettings
 from tokenmill.progress import count, duration
 from tokenmill.sources import read_unit
 from tokenmill.store import DOCS_DTYPE
-from tokenmill.tokenizer import Tokenizer, load_tokenizer
+from tokenmill.tokenizer import Tokenizer
 
 SAMPLE_UNITS = 16
 SAMPLE_BYTES = 16 * MEBIBYTE
@@ -58,7 +58,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
 
 def estimate(settings: TokenizeSettings, output: Path) -> Estimate:
     """Estimate a run; reads at most 16 MiB of text and writes nothing."""
-    tokenizer = load_tokenizer(settings.tokenizer)
+    tokenizer = chosen_tokenizer(settings)
     plan = make_plan(settings, tokenizer)
     documents, text_bytes, tokens, seconds = _sample(plan, tokenizer)
     expanded = sum(file.size * _expansion(file.format, file.compression) for file in plan.files)

@@ -12,7 +12,7 @@ from tokenmill.errors import ConfigError, SettingsChangedError
 from tokenmill.pipeline.settings import MEBIBYTE, TokenizeSettings
 from tokenmill.sources import SourceFile, SourceSettings, Unit, cut_units, find_files
 from tokenmill.store import choose_dtype
-from tokenmill.tokenizer import Tokenizer
+from tokenmill.tokenizer import Tokenizer, load_tokenizer
 
 SMALLEST_UNIT = 8 * MEBIBYTE
 LARGEST_UNIT = 64 * MEBIBYTE
@@ -72,6 +72,13 @@ def make_plan(settings: TokenizeSettings, tokenizer: Tokenizer) -> RunPlan:
         fingerprint=tokenizer.fingerprint,
         tokenizer_file=tokenizer.definition_name,
     )
+
+
+def chosen_tokenizer(settings: TokenizeSettings) -> Tokenizer:
+    """Load the tokenizer that the settings name."""
+    if settings.vocab is not None:
+        return load_tokenizer(vocab=settings.vocab, merges=settings.merges)
+    return load_tokenizer(settings.tokenizer)
 
 
 def source_settings(settings: TokenizeSettings) -> SourceSettings:

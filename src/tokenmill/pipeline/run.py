@@ -30,7 +30,13 @@ from tokenmill.pipeline.limit import (
 )
 from tokenmill.pipeline.order import split_threshold
 from tokenmill.pipeline.parts import Part, Receipt, SourceCount, count_documents, lengths
-from tokenmill.pipeline.plan import RunPlan, check_same_run, make_plan, plan_record
+from tokenmill.pipeline.plan import (
+    RunPlan,
+    check_same_run,
+    chosen_tokenizer,
+    make_plan,
+    plan_record,
+)
 from tokenmill.pipeline.resume import recover
 from tokenmill.pipeline.settings import TokenizeSettings
 from tokenmill.pipeline.shuffled import ShuffledShardTask, bucket_tokens, shuffled_tasks
@@ -46,7 +52,7 @@ from tokenmill.store import (
     read_metadata,
     write_tokenizer,
 )
-from tokenmill.tokenizer import Tokenizer, load_tokenizer
+from tokenmill.tokenizer import Tokenizer
 
 TASKS_AT_A_TIME = 3
 """Of a process: two units, so that its encoders always have work, and a shard to be written."""
@@ -88,7 +94,7 @@ def tokenize_corpus(
 ) -> Outcome:
     """Tokenize into the folder `output`, or continue where an earlier run stopped."""
     started = time.monotonic()
-    tokenizer = load_tokenizer(settings.tokenizer)
+    tokenizer = chosen_tokenizer(settings)
     plan = make_plan(settings, tokenizer)
     journal = Journal(output)
     try:

@@ -19,6 +19,10 @@ class TokenizeSettings:
     """Files, folders, globs, names in the catalog or hf://org/name, read in this order."""
     tokenizer: str = "gpt2"
     """A short name (gpt2, cl100k_base, o200k_base), a hub id, a folder or a tokenizer file."""
+    vocab: str | None = None
+    """A vocabulary file (vocab.json, or byte lists), together with --merges, as the tokenizer."""
+    merges: str | None = None
+    """The merges that belong to --vocab."""
     format: Literal["auto", "text", "file", "jsonl", "json", "parquet", "arrow", "csv"] = "auto"
     """What files hold; auto goes by their names. text: a document a line; file: one a file."""
     separator: str | None = None
@@ -71,6 +75,8 @@ class TokenizeSettings:
             raise ConfigError("val_ratio and val_documents are two ways to say one thing: give one")
         if self.shuffle is not None and not 0 <= self.shuffle < 1 << 64:
             raise ConfigError(f"shuffle must be a seed from 0 to 2^64-1, got {self.shuffle}")
+        if (self.vocab is None) != (self.merges is None):
+            raise ConfigError("vocab and merges are two halves of one tokenizer: give both")
         if self.separator == "":
             raise ConfigError("separator is empty: give the text that stands between documents")
 
@@ -90,6 +96,9 @@ class TokenizeSettings:
         # How it runs and where names come from, not what comes out.
         for name in ("workers", "on_error", "max_errors", "catalog"):
             del fields[name]
+        for name in ("vocab", "merges"):  # most runs have none; the tokenizer's hash counts anyway
+            if fields[name] is None:
+                del fields[name]
         return fields | {"sources": list(self.sources)}
 
     def _at_least(self, **minima: int) -> None:

@@ -40,6 +40,10 @@ class TrainSettings:
     """What files hold; auto goes by their names. text: a document a line; file: one a file."""
     separator: str | None = None
     """Cut text at this string instead of at line ends."""
+    split: str | None = None
+    """Take this split of folders and hub datasets: train, validation, test, another name, all."""
+    catalog: str | None = None
+    """A JSON file of named datasets; `tokenmill catalog` writes it."""
     text_field: str = "text"
     """The field or column that holds the text; a.b reaches into nested records."""
     on_error: Literal["fail", "skip"] = "fail"
@@ -75,7 +79,7 @@ class TrainSettings:
     def content(self) -> dict[str, Any]:
         """Return the settings that decide the tokenizer, as JSON-able values."""
         fields = dataclasses.asdict(self)
-        for name in ("workers", "on_error"):  # how it runs, not what comes out
+        for name in ("workers", "on_error", "catalog"):  # how it runs, not what comes out
             del fields[name]
         return fields | {"sources": list(self.sources), "special": list(self.special)}
 
@@ -85,6 +89,8 @@ class TrainSettings:
             places=self.sources,
             format=self.format,
             separator=self.separator,
+            split=self.split,
+            catalog=self.catalog,
             text_field=self.text_field,
             max_document_bytes=self.max_document_bytes,
         )
