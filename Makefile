@@ -33,6 +33,8 @@ bench: $(VENV)/.test  ## Measure speed and memory: prints one JSON line per resu
 	$(BIN)/python benchmarks/tokenize_speed.py $(ARGS)
 	$(BIN)/python benchmarks/verify_speed.py
 	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/loader_speed.py
+	$(BIN)/python benchmarks/loader_open.py
 
 peers: $(VENV)/.test  ## Measure other projects on the same text, in an environment of their own
 	$(BIN)/python benchmarks/corpus.py
