@@ -14,6 +14,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tokenmill.dataset import (
+        Loader,
+        Plan,
+        TextDataModule,
+        dynamic_masking,
+        get_dataset,
+        stream_text,
+    )
     from tokenmill.errors import TokenmillError
     from tokenmill.pipeline import tokenize, train_tokenizer
     from tokenmill.store import Store, open_store
@@ -22,20 +30,32 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Loader": "tokenmill.dataset",
+    "Plan": "tokenmill.dataset",
     "Store": "tokenmill.store",
+    "TextDataModule": "tokenmill.dataset",
     "TokenmillError": "tokenmill.errors",
+    "dynamic_masking": "tokenmill.dataset",
+    "get_dataset": "tokenmill.dataset",
     "load_tokenizer": "tokenmill.tokenizer",
     "open_store": "tokenmill.store",
+    "stream_text": "tokenmill.dataset",
     "tokenize": "tokenmill.pipeline",
     "train_tokenizer": "tokenmill.pipeline",
 }
 
 __all__ = [
+    "Loader",
+    "Plan",
     "Store",
+    "TextDataModule",
     "TokenmillError",
     "__version__",
+    "dynamic_masking",
+    "get_dataset",
     "load_tokenizer",
     "open_store",
+    "stream_text",
     "tokenize",
     "train_tokenizer",
 ]

@@ -16,6 +16,7 @@ from tokenmill.files import storage_error
 COMMANDS = {
     "fetch": "Fetch a well-known text, or any file of the web.",
     "split": "Cut a text into train and val, exactly.",
+    "check": "Check data files from end to end before training on them.",
     "tokenize": "Tokenize text into a store.",
     "info": "Show what a store holds.",
     "status": "Show how far a run is, also from another shell.",
