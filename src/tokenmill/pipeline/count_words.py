@@ -150,8 +150,8 @@ def add_up_part(task: SumTask) -> SumReceipt:
             total = add_up(
                 (read_segment(*place) for place in places), share=share, num_shares=num_shares
             )
-            if total:
-                segments.append(write_segment(file, WordCounts.of(total), task.part))
+            if len(total.counts):
+                segments.append(write_segment(file, total, task.part))
     receipt = SumReceipt(part=task.part, segments=segments)
     _write_receipt(path, receipt)
     return receipt

@@ -35,7 +35,7 @@ from tokenmill.pipeline.count_words import (
 )
 from tokenmill.pipeline.plan import RECORD_NAME, RunRecord, check_same_run, choose_unit_bytes
 from tokenmill.pipeline.train_settings import MEBIBYTE, NUM_BYTES, TrainSettings
-from tokenmill.pipeline.word_files import NUM_PARTS
+from tokenmill.pipeline.word_files import NUM_PARTS, select
 from tokenmill.progress import Event, Report, silent
 from tokenmill.sources import cut_units, find_files
 from tokenmill.store import RUN_FOLDER
@@ -359,14 +359,10 @@ def _keep_words(tables: Iterator[WordCounts], lowest: int) -> WordCounts:
     lengths: list[NDArray[np.uint32]] = []
     counts: list[NDArray[np.int64]] = []
     for table in tables:
-        kept = table.counts >= lowest
-        if not kept.all():
-            is_kept = np.repeat(kept, table.lengths)
-            data.append(np.frombuffer(table.data, dtype=np.uint8)[is_kept].tobytes())
-        else:
-            data.append(table.data)
-        lengths.append(table.lengths[kept])
-        counts.append(table.counts[kept])
+        kept = select(table, table.counts >= lowest)
+        data.append(kept.data)
+        lengths.append(kept.lengths)
+        counts.append(kept.counts)
     return WordCounts(
         data=b"".join(data),
         lengths=np.concatenate([np.empty(0, dtype=np.uint32), *lengths]),

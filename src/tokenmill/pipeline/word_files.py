@@ -4,25 +4,27 @@
     counts    <i8 for each word
     bytes     the words, one after the other
 
-Words are shared out among `NUM_PARTS` parts by a checksum of their bytes, so that the counts of a
+Words are shared out among `NUM_PARTS` parts by a hash of their bytes, so that the counts of a
 word meet in one place and every part can be added up by itself, in bounded memory.
 """
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 from tokenmill.errors import DamageError
 from tokenmill.files import OutputFile
 from tokenmill.tokenizer import WordCounts
 
 NUM_PARTS = 16
+_FACTORS = np.random.PCG64(seed=0).random_raw(256) | np.uint64(1)
+"""Odd numbers without a pattern, one for each place in a word."""
 
 
 class Segment(msgspec.Struct, frozen=True):
@@ -42,13 +44,10 @@ class Segment(msgspec.Struct, frozen=True):
 
 def write_parts(file: OutputFile, words: WordCounts) -> list[Segment]:
     """Append words to a file, a segment for each part that has any."""
-    parts: list[dict[bytes, int]] = [{} for _ in range(NUM_PARTS)]
-    for word, count in iterate(words):
-        parts[zlib.crc32(word) % NUM_PARTS][word] = count
+    parts = word_hashes(words) % NUM_PARTS
     return [
-        write_segment(file, WordCounts.of(part), number)
-        for number, part in enumerate(parts)
-        if part
+        write_segment(file, select(words, parts == part), part)
+        for part in np.unique(parts).tolist()
     ]
 
 
@@ -84,20 +83,40 @@ def read_segment(path: Path, segment: Segment) -> WordCounts:
     )
 
 
-def iterate(words: WordCounts) -> Iterator[tuple[bytes, int]]:
-    """Yield each word with its count."""
-    data, start = words.data, 0
-    for length, count in zip(words.lengths.tolist(), words.counts.tolist(), strict=True):
-        yield data[start : start + length], count
-        start += length
+def select(words: WordCounts, chosen: NDArray[np.bool_]) -> WordCounts:
+    """Return the words where `chosen` is true."""
+    if chosen.all():
+        return words
+    is_byte = np.repeat(chosen, words.lengths)
+    return WordCounts(
+        data=np.frombuffer(words.data, dtype=np.uint8)[is_byte].tobytes(),
+        lengths=words.lengths[chosen],
+        counts=words.counts[chosen],
+    )
 
 
-def add_up(tables: Iterable[WordCounts], *, share: int, num_shares: int) -> dict[bytes, int]:
-    """Add the counts of equal words, of one share of all words; in the order of the words."""
+def word_hashes(words: WordCounts) -> NDArray[np.uint32]:
+    """Return a hash of each word's bytes, the same in every process."""
+    lengths = words.lengths.astype(np.int64)
+    if not len(lengths):
+        return np.empty(0, dtype=np.uint32)
+    starts = np.cumsum(lengths) - lengths
+    place = np.arange(len(words.data)) - np.repeat(starts, lengths)
+    data = np.frombuffer(words.data, dtype=np.uint8) + np.uint64(1)
+    return (np.add.reduceat(data * _FACTORS[place % len(_FACTORS)], starts) >> 32).astype(np.uint32)
+
+
+def add_up(tables: Iterable[WordCounts], *, share: int, num_shares: int) -> WordCounts:
+    """Add the counts of equal words, of one share of all words."""
     total: dict[bytes, int] = {}
     get = total.get
     for table in tables:
-        for word, count in iterate(table):
-            if num_shares == 1 or zlib.crc32(word) // NUM_PARTS % num_shares == share:
-                total[word] = get(word, 0) + count
-    return dict(sorted(total.items()))
+        words = table
+        if num_shares > 1:
+            words = select(table, word_hashes(table) // NUM_PARTS % num_shares == share)
+        data, start = words.data, 0
+        for length, count in zip(words.lengths.tolist(), words.counts.tolist(), strict=True):
+            word = data[start : start + length]
+            start += length
+            total[word] = get(word, 0) + count
+    return WordCounts.of(total)

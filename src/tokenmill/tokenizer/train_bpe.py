@@ -40,6 +40,7 @@ tokens after them in the order of the merges. This is what HF `tokenizers` does.
 """
 
 _NUM_BYTES = 256
+_CHUNK_PLACES = 1 << 20
 _NARROW_SYMBOLS = 65_000
 _MAX_PLACES = 2**31 - 1
 _INVERTED = [chr(255 - byte) for byte in range(256)]
@@ -265,13 +266,40 @@ class _Symbols:
         self.weights[is_byte] = np.repeat(words.counts.astype(self.weights.dtype), lengths)
 
     def first_pairs(self) -> _Block | None:
-        """Return the pairs of bytes."""
-        left, right = self.symbols[:-1], self.symbols[1:]
-        places = np.flatnonzero((left != self.end) & (right != self.end)).astype(np.int32)
-        keys = (left[places] << np.uint8(8)).astype(np.uint16) | right[places].astype(np.uint16)
-        order = np.argsort(keys, kind="stable")  # of 16 bits: a radix sort
-        keys, places = keys[order], places[order]
-        return self._make_block(keys, places)
+        """Return the pairs of bytes.
+
+        A counting sort in chunks that fit into the cache: how many places each pair has, and so
+        where its places begin, is known before the first is put there.
+        """
+        chunks = [
+            (start, self._byte_pairs(start, min(start + _CHUNK_PLACES, len(self.symbols) - 1)))
+            for start in range(0, len(self.symbols) - 1, _CHUNK_PLACES)
+        ]
+        totals = np.zeros(_NUM_BYTES**2, dtype=np.int64)
+        for _, (keys, _) in chunks:
+            totals += np.bincount(keys, minlength=len(totals))
+        if not totals.any():
+            return None
+        starts = np.cumsum(totals) - totals
+        free = starts.copy()
+        places = np.empty(int(totals.sum()), dtype=np.int32)
+        for start, (unsorted, inside) in chunks:
+            order = np.argsort(unsorted, kind="stable")  # of 16 bits: a radix sort
+            keys = unsorted[order]
+            first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
+            sizes = np.diff(first, append=len(keys))
+            rank = np.arange(len(keys)) - np.repeat(first, sizes)
+            places[free[keys] + rank] = inside[order] + start
+            free[keys[first]] += sizes
+        present = np.flatnonzero(totals)
+        return self._count_groups(present, places, starts[present])
+
+    def _byte_pairs(self, start: int, stop: int) -> tuple[NDArray[np.uint16], NDArray[np.int32]]:
+        """Return the pairs that begin at some places, and these counted from `start`."""
+        left, right = self.symbols[start:stop], self.symbols[start + 1 : stop + 1]
+        inside = np.flatnonzero((left != self.end) & (right != self.end)).astype(np.int32)
+        keys = left[inside].astype(np.uint16) << np.uint16(8)
+        return keys | right[inside].astype(np.uint16), inside
 
     def recount(self, pair: _Pair) -> bool:
         """Drop the places that no longer hold a pair; tell whether its count has changed."""
@@ -318,10 +346,15 @@ class _Symbols:
         """Group places by their keys, which are sorted, and count each group."""
         if not len(keys):
             return None
-        starts = np.flatnonzero(keys[1:] != keys[:-1]) + 1
-        starts = np.concatenate([[0], starts])
+        starts = np.concatenate([[0], np.flatnonzero(keys[1:] != keys[:-1]) + 1])
+        return self._count_groups(keys[starts], places, starts)
+
+    def _count_groups(
+        self, keys: NDArray[Any], places: NDArray[np.int32], starts: NDArray[np.int64]
+    ) -> _Block:
+        """Count the occurrences of pairs whose places begin at `starts`."""
         counts = np.add.reduceat(self.weights[places], starts, dtype=np.int64)
-        return _Block(keys=keys[starts], counts=counts, starts=starts, places=places)
+        return _Block(keys=keys, counts=counts, starts=starts, places=places)
 
 
 def _without_overlaps(places: NDArray[np.int32], num_bytes: int) -> NDArray[np.int32]:
