@@ -21,10 +21,10 @@ def main() -> None:
     """Train a few steps, save, and go on from the checkpoint as a new run would."""
     store = sys.argv[1]
     checkpoint = Path(sys.argv[2] if len(sys.argv) > 2 else "checkpoint.pt")
-    plan = Plan(sources=(Source(path=store),), seq_len=64, batch_size=8, seed=1)
+    plan = Plan(sources=(Source(path=store),), seq_len=32, batch_size=4, seed=1)
     torch.manual_seed(0)
     num_ids = open_store(store).metadata.tokenizer.num_ids
-    model = nn.Sequential(nn.Embedding(num_ids, 32), nn.Linear(32, num_ids))
+    model = nn.Sequential(nn.Embedding(num_ids, 16), nn.Linear(16, num_ids))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     with Loader(plan, output="torch") as loader:
         train(model, optimizer, loader, stop=5)
