@@ -271,19 +271,17 @@ class _Symbols:
         A counting sort in chunks that fit into the cache: how many places each pair has, and so
         where its places begin, is known before the first is put there.
         """
-        chunks = [
-            (start, self._byte_pairs(start, min(start + _CHUNK_PLACES, len(self.symbols) - 1)))
-            for start in range(0, len(self.symbols) - 1, _CHUNK_PLACES)
-        ]
+        chunks = range(0, len(self.symbols) - 1, _CHUNK_PLACES)
         totals = np.zeros(_NUM_BYTES**2, dtype=np.int64)
-        for _, (keys, _) in chunks:
-            totals += np.bincount(keys, minlength=len(totals))
+        for start in chunks:
+            totals += np.bincount(self._byte_pairs(start)[0], minlength=len(totals))
         if not totals.any():
             return None
         starts = np.cumsum(totals) - totals
         free = starts.copy()
         places = np.empty(int(totals.sum()), dtype=np.int32)
-        for start, (unsorted, inside) in chunks:
+        for start in chunks:
+            unsorted, inside = self._byte_pairs(start)
             order = np.argsort(unsorted, kind="stable")  # of 16 bits: a radix sort
             keys = unsorted[order]
             first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
@@ -294,8 +292,9 @@ class _Symbols:
         present = np.flatnonzero(totals)
         return self._count_groups(present, places, starts[present])
 
-    def _byte_pairs(self, start: int, stop: int) -> tuple[NDArray[np.uint16], NDArray[np.int32]]:
-        """Return the pairs that begin at some places, and these counted from `start`."""
+    def _byte_pairs(self, start: int) -> tuple[NDArray[np.uint16], NDArray[np.int32]]:
+        """Return the pairs of the chunk from `start` on, and their places counted from there."""
+        stop = min(start + _CHUNK_PLACES, len(self.symbols) - 1)
         left, right = self.symbols[start:stop], self.symbols[start + 1 : stop + 1]
         inside = np.flatnonzero((left != self.end) & (right != self.end)).astype(np.int32)
         keys = left[inside].astype(np.uint16) << np.uint16(8)
