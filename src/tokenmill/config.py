@@ -50,6 +50,17 @@ def read_mapping(path: Path) -> dict[str, Any]:
     return value
 
 
+def dump_mapping(mapping: dict[str, Any], suffix: str) -> bytes:
+    """Return a mapping as the text of a .json, .yaml or .yml file, which `read_mapping` reads."""
+    if suffix == ".json":
+        return json.dumps(mapping, indent=2, ensure_ascii=False).encode() + b"\n"
+    if suffix in {".yaml", ".yml"}:
+        import yaml  # only where YAML is used: --help stays fast
+
+        return yaml.safe_dump(mapping, sort_keys=False, allow_unicode=True).encode()
+    raise ConfigError(f"the name ends in {suffix!r}, expected .json, .yaml or .yml")
+
+
 def resolve(config_class: type[T], *layers: dict[str, Any]) -> T:
     """Merge `layers`, of which later ones win, and build `config_class` from the result.
 

@@ -16,6 +16,8 @@ from tokenmill.files import storage_error
 COMMANDS = {
     "fetch": "Fetch a well-known text, or any file of the web.",
     "split": "Cut a text into train and val, exactly.",
+    "describe": "Describe raw data: what it is, where it is, which corpora it has.",
+    "catalog": "Give datasets names in a file that others can use.",
     "check": "Check data files from end to end before training on them.",
     "tokenize": "Tokenize text into a store.",
     "info": "Show what a store holds.",
@@ -60,8 +62,11 @@ Examples:
     cls=LazyGroup, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]}
 )
 @click.version_option(package_name="tokenmill", prog_name="tokenmill")
-def group() -> None:
+@click.option("--catalog", metavar="FILE", help="A JSON file that gives datasets names.")
+@click.pass_context
+def group(context: click.Context, catalog: str | None) -> None:
     """Turn raw text into training-ready tokens: exactly, fast, at any scale."""
+    context.obj = {"catalog": catalog}
 
 
 def main(arguments: list[str] | None = None) -> None:

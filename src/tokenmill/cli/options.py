@@ -25,6 +25,12 @@ progress_option = click.option(
 )
 
 
+def group_catalog() -> str | None:
+    """Return the file that `tokenmill --catalog FILE …` names."""
+    found = click.get_current_context().find_root().obj
+    return found.get("catalog") if isinstance(found, dict) else None
+
+
 def settings_options(
     settings_class: type[Any], *, without: tuple[str, ...] = ()
 ) -> Callable[[Command], Command]:

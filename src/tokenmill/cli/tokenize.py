@@ -7,7 +7,13 @@ from typing import Any
 
 import click
 
-from tokenmill.cli.options import json_option, progress_option, resolve_settings, settings_options
+from tokenmill.cli.options import (
+    group_catalog,
+    json_option,
+    progress_option,
+    resolve_settings,
+    settings_options,
+)
 from tokenmill.pipeline import TokenizeSettings
 
 EPILOG = """\b
@@ -17,6 +23,8 @@ Examples:
   tokenmill tokenize 'crawl/*.jsonl.zst' -o store --text-field content --on-error skip
   tokenmill tokenize data/ -o store --tokenizer ./my-tokenizer --shuffle 42
   tokenmill tokenize data/ -o store --dry-run
+  tokenmill tokenize hf://org/name:en -o store --split train
+  tokenmill --catalog catalog.json tokenize wiki:en -o store
 """
 
 
@@ -39,7 +47,7 @@ def command(
     as_json: bool,
     **flags: Any,
 ) -> None:
-    """Tokenize SOURCES (files, folders, globs) into a store.
+    """Tokenize SOURCES (files, folders, globs, names, hf://org/name) into a store.
 
     The same command again continues an interrupted run, or says that it is complete.
     """
@@ -48,6 +56,7 @@ def command(
     from tokenmill.progress import show_progress
 
     flags["sources"] = flags["sources"] or None
+    flags["catalog"] = flags["catalog"] or group_catalog()
     settings = resolve_settings(TokenizeSettings, flags, config=config, assignments=assignments)
     if dry_run:
         found = estimate(settings, output)

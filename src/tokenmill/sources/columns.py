@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenmill.errors import ConfigError, MissingDependencyError
-from tokenmill.files import open_input, storage_error
+from tokenmill.files import storage_error
 from tokenmill.sources.documents import (
     BATCH_BYTES,
     BATCH_DOCUMENTS,
@@ -25,6 +25,7 @@ from tokenmill.sources.documents import (
     too_long,
 )
 from tokenmill.sources.long_text import LongText
+from tokenmill.sources.open_file import open_file
 from tokenmill.sources.settings import SourceFile, SourceSettings, Span
 from tokenmill.sources.streams import size_changed
 
@@ -325,7 +326,7 @@ def _values(array: Any) -> list[Any]:
 @contextmanager
 def _open(file: SourceFile) -> Iterator[Any]:
     pa = _pyarrow()
-    with open_input(file.path) as raw, pa.PythonFile(raw, mode="r") as source:
+    with open_file(file) as raw, pa.PythonFile(raw, mode="r") as source:
         if source.size() != file.size:
             raise size_changed(file, source.size())
         yield source

@@ -36,8 +36,8 @@ from tokenmill.sources.http import (
     Response,
     TransientError,
     open_url,
-    pause,
     shown,
+    with_retries,
 )
 from tokenmill.sources.well_known import WELL_KNOWN
 
@@ -153,23 +153,15 @@ class _Download:
 
     def _fetch(self, sha256: str | None) -> None:
         """Read until the file is complete, over as many connections as it takes."""
-        failures = 0
-        while self._total is None or self.num_bytes < self._total:
-            before = self.num_bytes
-            try:
-                self._read_answer(sha256)
-                return
-            except RangeRefusedError:
-                if not before:
-                    raise
-                self._restart()
-            except TransientError as error:
-                failures = 1 if self.num_bytes > before else failures + 1
-                pause(error, failures, told=self._tell)
+        if self._total is not None and self.num_bytes == self._total:
+            return  # an earlier attempt was killed just before the file got its name
+        with_retries(
+            lambda: self._read_answer(sha256), told=self._tell, so_far=lambda: self.num_bytes
+        )
 
     def _read_answer(self, sha256: str | None) -> None:
         headers = {"If-Range": self._validator} if self.num_bytes and self._validator else {}
-        with open_url(self._url, start=self.num_bytes, headers=headers) as response:
+        with self._open(headers) as response:
             if self.num_bytes and response.start == 0:
                 self._restart()  # it cannot go on, or the file is another one now
             self._accept(response, sha256)
@@ -190,6 +182,15 @@ class _Download:
                 f"of {self._total:,} bytes",
                 hint="run the same command again: it continues",
             )
+
+    def _open(self, headers: dict[str, str]) -> Response:
+        try:
+            return open_url(self._url, start=self.num_bytes, headers=headers)
+        except RangeRefusedError:
+            if not self.num_bytes:
+                raise
+            self._restart()  # what is here is longer than the file, or the server miscounts
+            return open_url(self._url)
 
     def _accept(self, response: Response, sha256: str | None) -> None:
         """Take note of what the server says of the file."""

@@ -9,36 +9,16 @@ from functools import cache
 import msgspec
 
 from tokenmill.errors import ConfigError
-from tokenmill.files import FileInfo, list_files
+from tokenmill.files import FileInfo
+from tokenmill.sources.formats import (
+    FORMATS_BY_SUFFIX,
+    NEVER_COMPRESSED,
+    holds_documents,
+    suffixes,
+)
 from tokenmill.sources.jsonl import looks_like_jsonl
-from tokenmill.sources.settings import SourceFile, SourceSettings
-
-_FORMATS = {
-    ".txt": "text",
-    ".text": "text",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "json",
-    ".parquet": "parquet",
-    ".arrow": "arrow",
-    ".feather": "arrow",
-    ".ipc": "arrow",
-    ".csv": "csv",
-    ".tsv": "csv",
-}
-_COMPRESSIONS = {".gz": "gz", ".zst": "zst", ".bz2": "bz2", ".xz": "xz"}
-_NEVER_COMPRESSED = {"parquet", "arrow"}
-
-# Files that describe the data beside them.
-_DESCRIPTIONS = {
-    "metadata.json",
-    "metadata.yaml",
-    "metadata.yml",
-    "dataset_info.json",
-    "dataset_infos.json",
-    "dataset_dict.json",
-    "state.json",
-}
+from tokenmill.sources.places import open_place
+from tokenmill.sources.settings import DEFAULT_TEXT_FIELD, SourceFile, SourceSettings
 
 
 def find_files(settings: SourceSettings) -> list[SourceFile]:
@@ -56,7 +36,7 @@ def find_files(settings: SourceSettings) -> list[SourceFile]:
         if not found:
             raise ConfigError(
                 f"{place}: none of the files in this folder has a known suffix",
-                hint=f"known are {', '.join(_FORMATS)}; or say what they are with --format",
+                hint=f"known are {', '.join(FORMATS_BY_SUFFIX)}; or say it with --format",
             )
         for file in found:
             identity = _identity(file.path, real_folder)
@@ -73,38 +53,30 @@ def find_files(settings: SourceSettings) -> list[SourceFile]:
 
 
 def _files_of(place: str, settings: SourceSettings) -> Iterator[SourceFile]:
-    is_folder = os.path.isdir(place)  # noqa: PTH112  (a place, not always a path)
-    for info in list_files(place):
-        name = os.path.basename(info.path)  # noqa: PTH119
-        if is_folder and name in _DESCRIPTIONS:
-            continue
-        suffix, compression = _suffixes(name)
-        format_name = _FORMATS.get(suffix) if settings.format == "auto" else settings.format
-        if format_name is not None:
+    for found in open_place(place, settings):
+        # A field that the user names goes before the one that the description names.
+        text_field = found.text_field if settings.text_field == DEFAULT_TEXT_FIELD else ""
+        for info in found.infos:
+            if found.is_folder and not holds_documents(info.path, settings.format):
+                continue
+            suffix, compression = suffixes(os.path.basename(info.path))  # noqa: PTH119
+            format_name = settings.format
+            if format_name == "auto":
+                format_name = FORMATS_BY_SUFFIX.get(suffix, "")
+            if not format_name:
+                raise ConfigError(
+                    f"{info.path}: cannot tell the format from the suffix "
+                    f"{suffix or 'of no name'!r}",
+                    hint="say it with --format: text for a document per line, file for one per "
+                    "file",
+                )
             _check_readable(info, format_name, compression=compression)
-            yield _source_file(info, format_name, compression=compression, settings=settings)
-        elif not is_folder:
-            raise ConfigError(
-                f"{info.path}: cannot tell the format from the suffix {suffix or 'of no name'!r}",
-                hint="say it with --format: text for a document per line, file for one per file",
-            )
-
-
-def _suffixes(name: str) -> tuple[str, str]:
-    """Return the suffix that says the format, and the compression.
-
-    >>> _suffixes("a.b.JSONL.zst"), _suffixes("notes")
-    (('.jsonl', 'zst'), ('', ''))
-    """
-    stem, suffix = os.path.splitext(name.lower())  # noqa: PTH122
-    compression = _COMPRESSIONS.get(suffix, "")
-    if compression:
-        suffix = os.path.splitext(stem)[1]  # noqa: PTH122
-    return suffix, compression
+            file = _source_file(info, format_name, compression=compression, settings=settings)
+            yield msgspec.structs.replace(file, text_field=text_field) if text_field else file
 
 
 def _check_readable(info: FileInfo, format_name: str, *, compression: str) -> None:
-    if compression and format_name in _NEVER_COMPRESSED:
+    if compression and format_name in NEVER_COMPRESSED:
         raise ConfigError(
             f"{info.path}: {format_name} files are compressed inside; this one is once more",
             hint=f"unpack it first, for example with `{compression}` tools",

@@ -106,14 +106,23 @@ def open_url(
     return _response(raw, start)
 
 
-def with_retries(function: Callable[[], T], *, told: Callable[[str], None] | None = None) -> T:
-    """Call `function` until it works, pausing longer each time; the last failure is raised."""
+def with_retries(
+    function: Callable[[], T],
+    *,
+    told: Callable[[str], None] | None = None,
+    so_far: Callable[[], int] = int,
+) -> T:
+    """Call `function` until it works, pausing longer each time; the last failure is raised.
+
+    Failures count from zero again whenever `so_far`, what has arrived until now, has grown.
+    """
     failures = 0
     while True:
+        before = so_far()
         try:
             return function()
         except TransientError as error:
-            failures += 1
+            failures = 1 if so_far() > before else failures + 1
             pause(error, failures, told=told)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from tokenmill.sources.columns import read_arrow, read_parquet
 from tokenmill.sources.csv_files import read_csv
@@ -31,4 +32,5 @@ def read_unit(files: Sequence[SourceFile], unit: Unit, settings: SourceSettings)
     """
     for span in unit.spans:
         file = files[span.file]
-        yield from _READERS[file.format](file, span, settings)
+        own = replace(settings, text_field=file.text_field) if file.text_field else settings
+        yield from _READERS[file.format](file, span, own)

@@ -10,6 +10,7 @@ from tokenmill.errors import ConfigError
 
 FORMATS = ("auto", "text", "file", "jsonl", "json", "parquet", "arrow", "csv")
 MAX_SEPARATOR_BYTES = 4096
+DEFAULT_TEXT_FIELD = "text"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,13 +18,17 @@ class SourceSettings:
     """Where documents come from and how files are cut into documents."""
 
     places: tuple[str, ...]
-    """Files, folders and globs, read in this order."""
+    """Files, folders, globs, names in the catalog and datasets on a hub, read in this order."""
     format: str = "auto"
     """auto (by the file's suffix), text (one document per line or between separators), file (one
     document per file), jsonl, json, parquet, arrow or csv."""
     separator: str | None = None
     """What stands between documents in text, such as `<|endoftext|>`; by default the line end."""
-    text_field: str = "text"
+    split: str | None = None
+    """The split to take of folders and of datasets on a hub: train, validation, test, …, all."""
+    catalog: str | None = None
+    """A JSON file that gives datasets names."""
+    text_field: str = DEFAULT_TEXT_FIELD
     """Field or column that holds the text; `a.b` is field b inside field a."""
     max_document_bytes: int = 512 * 1024 * 1024
     """Documents longer than this are rejected without being held in memory."""
@@ -81,6 +86,8 @@ class SourceFile(msgspec.Struct, frozen=True):
     """Empty, or gz, zst, bz2 or xz."""
     splittable: bool = False
     """Whether documents can be found from any byte of the file, so that it can be cut anywhere."""
+    text_field: str = ""
+    """The field that holds the text, if a description names it; else that of the settings."""
 
 
 class Span(msgspec.Struct, frozen=True):

@@ -14,7 +14,8 @@ import zlib
 from typing import Protocol, Self
 
 from tokenmill.errors import StorageError
-from tokenmill.files import open_input, storage_error
+from tokenmill.files import storage_error
+from tokenmill.sources.open_file import open_file
 from tokenmill.sources.settings import SourceFile
 
 if sys.version_info >= (3, 14):
@@ -67,7 +68,7 @@ class PlainStream:
 
     def __init__(self, file: SourceFile, start: int = 0) -> None:
         self._file, self._position = file, start
-        self._raw = open_input(file.path)
+        self._raw = open_file(file)
         if start:
             self._raw.seek(start)
 

@@ -48,10 +48,16 @@ def _parts(
             for start in range(0, file.size, unit_bytes):
                 stop = min(start + unit_bytes, file.size)
                 yield Span(number, start, stop), stop - start
-        elif file.format == "parquet" and (sizes := row_group_bytes(file, text_field)):
+        elif file.format == "parquet" and (
+            sizes := row_group_bytes(file, _field(file, text_field))
+        ):
             for group, num_bytes in enumerate(sizes):
                 yield Span(number, group, group + 1), num_bytes
         elif file.format in {"text", "jsonl"} and not file.compression:
             yield Span(number, 0, file.size), file.size
         else:
             yield Span(number, 0, 0), file.size * (_TYPICAL_EXPANSION if file.compression else 1)
+
+
+def _field(file: SourceFile, text_field: str | None) -> str | None:
+    return (file.text_field or text_field) if text_field is not None else None
