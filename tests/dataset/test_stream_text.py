@@ -245,23 +245,26 @@ def test_a_pickled_stream_goes_on_where_it_was(corpus: list[Path], gpt2: Tokeniz
     assert all_rows([copy]) == all_rows([stream])
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize(("num_workers", "batch_size"), [(0, None), (2, None), (2, 4)])
 def test_a_data_loader_resumes_from_the_batches_that_were_used(
-    corpus: list[Path], gpt2: Tokenizer, num_workers: int
+    corpus: list[Path], gpt2: Tokenizer, num_workers: int, batch_size: int | None
 ):
     data = pytest.importorskip("torch.utils.data")
 
     def load(stream: Any, workers: int) -> Any:
-        return data.DataLoader(stream, batch_size=4, num_workers=workers, collate_fn=stream.collate)
+        loader_size = 4 if batch_size is None else None
+        return data.DataLoader(
+            stream, batch_size=loader_size, num_workers=workers, collate_fn=stream.collate
+        )
 
     whole = [key(row) for row in open_stream(corpus, gpt2)]
-    stream = open_stream(corpus, gpt2, output="torch")
+    stream = open_stream(corpus, gpt2, output="torch", batch_size=batch_size)
     seen: list[tuple[int, ...]] = []
     batches = load(stream, num_workers)
     for batch in islice(batches, 7):
         stream.note(batch)
         seen += [key(batch.row(index)) for index in range(len(batch.token_ids))]
-    again = open_stream(corpus, gpt2, output="torch")
+    again = open_stream(corpus, gpt2, output="torch", batch_size=batch_size)
     again.load_state_dict(stream.state_dict())
     for batch in load(again, 2 - num_workers // 2):
         seen += [key(batch.row(index)) for index in range(len(batch.token_ids))]

@@ -85,6 +85,7 @@ class TextDataModule:
                 self.context_length,
                 rank=rank,
                 world_size=world_size,
+                batch_size=self.batch_size,
                 seed=self.seed if is_train else None,
                 **self._options,
             )
@@ -106,13 +107,10 @@ class TextDataModule:
     def _load(self, dataset: Any, *, is_train: bool) -> Any:
         from tokenmill.dataset.torch import make_data_loader
 
-        sampler = None
-        if self.preprocessed:
-            seed = self.seed if is_train else None
-            sampler = Order(len(dataset), seed=seed, share=self.share)
-        return make_data_loader(
-            dataset, batch_size=self.batch_size, sampler=sampler, **self._loading
-        )
+        if not self.preprocessed:  # the stream makes the batches
+            return make_data_loader(dataset, batch_size=None, **self._loading)
+        order = Order(len(dataset), seed=self.seed if is_train else None, share=self.share)
+        return make_data_loader(dataset, batch_size=self.batch_size, sampler=order, **self._loading)
 
 
 class Order:

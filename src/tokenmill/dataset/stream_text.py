@@ -45,13 +45,15 @@ def stream_text(  # noqa: PLR0913  (what to read, which part of it, and how)
     rank: int = 0,
     world_size: int = 1,
     output: Literal["torch", "numpy"] = "torch",
+    batch_size: int | None = None,
     source: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Any:
     """Return rows of `context_length` tokens from text files: every document exactly once an epoch.
 
     With output "torch" it is an `IterableDataset`, for a `DataLoader` with any number of workers
-    and `collate_fn=stream.collate`; with "numpy" a `TextStream`.
+    and `collate_fn=stream.collate`; with "numpy" a `TextStream`. Given a `batch_size`, the dataset
+    makes whole batches, which is faster: then the loader is given `batch_size=None`.
 
     Args:
         files: Files, folders or globs, in any format that `tokenmill tokenize` reads.
@@ -68,6 +70,8 @@ def stream_text(  # noqa: PLR0913  (what to read, which part of it, and how)
         rank=rank,
         world_size=world_size,
     )
+    if batch_size is not None and (batch_size < 1 or output == "numpy"):
+        raise ConfigError(f"batch_size is {batch_size}: expected at least 1, and output torch")
     if output == "numpy":
         return stream
     if output != "torch":
@@ -76,7 +80,7 @@ def stream_text(  # noqa: PLR0913  (what to read, which part of it, and how)
         from tokenmill.dataset.torch import TextStreamDataset
     except ImportError as error:
         raise MissingDependencyError("torch", extra="train", purpose='output="torch"') from error
-    return TextStreamDataset(stream)
+    return TextStreamDataset(stream, batch_size=batch_size)
 
 
 class TextStream:
@@ -134,15 +138,25 @@ class TextStream:
         self, worker: int = 0, num_workers: int = 1, *, noting: bool = True
     ) -> Iterator[Batch]:
         """Yield the rows of one worker of this rank, from where the state stands."""
+        for batch in self.batches(_GROUP_ROWS, worker, num_workers=num_workers, noting=False):
+            for index in range(len(batch.token_ids)):
+                row = batch.row(index)
+                if noting:
+                    self.note(row)
+                yield row
+
+    def batches(
+        self, batch_size: int, worker: int = 0, *, num_workers: int = 1, noting: bool = True
+    ) -> Iterator[Batch]:
+        """Yield the same rows as batches, made at once; the last one may have fewer rows."""
         rows = self._take_turns(self.lanes(worker, num_workers))
-        while group := list(islice(rows, _GROUP_ROWS)):
+        while group := list(islice(rows, batch_size)):
             batch = self._make_batch([row for _, row in group])
             batch["cursors"] = np.array([(lane, *row.after) for lane, row in group])
-            for index, (lane, row) in enumerate(group):
-                if noting:
-                    self._cursors[lane] = row.after
-                self.counts.num_rows += 1
-                yield batch.row(index)
+            self.counts.num_rows += len(group)
+            if noting:
+                self.note(batch)
+            yield batch
 
     def lanes(self, worker: int = 0, num_workers: int = 1) -> range:
         """Return the lanes of one worker of this rank."""

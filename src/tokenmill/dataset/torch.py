@@ -161,18 +161,25 @@ class TextStreamDataset(IterableDataset[Batch]):
     have read ahead. Iterating begins from the state: without a note, always from the start.
     """
 
-    def __init__(self, stream: TextStream) -> None:
+    def __init__(self, stream: TextStream, *, batch_size: int | None = None) -> None:
         super().__init__()
         self.stream = stream
+        self.batch_size = batch_size
+        """Rows in an item; None makes items of one row without the axis of rows."""
 
     def __iter__(self) -> Iterator[Batch]:
         info = get_worker_info()
         worker, num_workers = (0, 1) if info is None else (info.id, info.num_workers)
-        return map(to_torch, self.stream.rows(worker, num_workers, noting=False))
+        if self.batch_size is None:
+            return map(to_torch, self.stream.rows(worker, num_workers, noting=False))
+        batches = self.stream.batches(
+            self.batch_size, worker, num_workers=num_workers, noting=False
+        )
+        return map(to_torch, batches)
 
-    def collate(self, items: Sequence[Batch]) -> Batch:
+    def collate(self, items: Sequence[Batch] | Batch) -> Batch:
         """Return rows as one batch of tensors: the `collate_fn` of a `DataLoader`."""
-        return collate(items)
+        return items if isinstance(items, Batch) else collate(items)
 
     def note(self, batch: Mapping[str, Any]) -> None:
         """Take note that a batch was used."""
