@@ -159,6 +159,18 @@ def test_a_resume_keeps_the_order(corpus: list[Path], gpt2: Tokenizer):
     assert begun + [key(row) for row in islice(second, 900 - 333)] == whole
 
 
+def test_a_resume_goes_past_many_documents_of_a_unit(tmp_path: Path, gpt2: Tokenizer):
+    path = tmp_path / "a.txt"
+    path.write_text("".join(f"{number}\n" for number in range(20_000)))  # more than one batch
+    whole = [key(row) for row in stream_text(path, gpt2, 64, output="numpy")]
+    for num_rows in (1, 300, len(whole) - 1):
+        first = stream_text(path, gpt2, 64, output="numpy")
+        list(islice(first, num_rows))
+        second = stream_text(path, gpt2, 64, output="numpy")
+        second.load_state_dict(first.state_dict())
+        assert [key(row) for row in second] == whole[num_rows:]
+
+
 def test_without_an_end_epochs_are_shuffled_anew_and_nothing_is_padded(
     corpus: list[Path], gpt2: Tokenizer
 ):

@@ -91,6 +91,7 @@ def read_lane(
     rest, start = _Tokens(np.empty(0, np.uint32), np.empty((0, 4), np.int64)), 0
     for tokens in _encode_lane(given, tokenizer, lane=lane, cursor=cursor, counts=counts):
         rest, start = _join(_tail(rest, start), tokens), 0
+        del tokens
         while len(rest.ids) - start > window:  # the last label needs one more
             begin, end = _locate(rest, start), _locate(rest, start + window)
             ids = rest.ids[start : start + window + 1]
@@ -167,6 +168,7 @@ def _encode_lane(
                 documents[:, _EPOCH], documents[:, _PLACE] = epoch, place
                 documents[:, _NUMBER] = np.arange(number, number + len(texts))
                 counts.num_documents += len(texts)
+                texts.clear()  # many lanes wait here: none holds on to text that is encoded
                 counts.num_tokens += len(ids) - cut
                 num_tokens += len(ids)
                 # without tokens, a document is nowhere

@@ -22,8 +22,9 @@ class StreamSettings:
 
     context_length: int
     """Inputs in a row."""
-    num_lanes: int = 64
-    """Parts into which the input is dealt, at most; each is read by one rank and worker."""
+    num_lanes: int = 32
+    """Parts into which the input is dealt, at most; each is read by one rank and worker. A lane
+    takes some 7 MiB of memory, and 25 bytes of the state."""
     unit_bytes: int | None = None
     """Bytes of input that stay together; by default 256 KiB to 16 MiB, by the size of the input."""
     seed: int | None = None
