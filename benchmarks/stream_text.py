@@ -2,7 +2,7 @@
 
 python benchmarks/stream_text.py FILE... [--context-length 1024] [--max-mb 100]
 
-Both read the same files; "encoder" reads and encodes them with nothing else done. CPU time, since
+"encoder" is given texts that are in memory already; the stream also reads them. CPU time, since
 other work on the machine does not change it.
 """
 
