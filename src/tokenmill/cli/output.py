@@ -10,7 +10,7 @@ import msgspec
 
 from tokenmill.pipeline import Outcome
 from tokenmill.progress import count, duration
-from tokenmill.store import Metadata, VerifyReport, store_text
+from tokenmill.store import Metadata, VerifyReport, open_store, store_text
 
 
 def print_json(value: Any) -> None:
@@ -49,13 +49,16 @@ def store_facts(path: Path, metadata: Metadata) -> dict[str, Any]:
 
 
 def print_outcome(path: Path, outcome: Outcome, *, as_json: bool) -> None:
-    """Say what a tokenize run made."""
-    metadata = outcome.metadata
+    """Say what a tokenize run made; of a sample, also what it is like."""
+    metadata, statistics = outcome.metadata, None
+    if metadata.settings.get("sample"):
+        from tokenmill.inspector import store_statistics
+
+        statistics = store_statistics(open_store(path))
     if as_json:
         facts = store_facts(path, metadata)
-        print_json(
-            {**facts, "was_complete": outcome.was_complete, "seconds": round(outcome.seconds, 3)}
-        )
+        facts |= {"was_complete": outcome.was_complete, "seconds": round(outcome.seconds, 3)}
+        print_json(facts if statistics is None else {**facts, "statistics": statistics})
         return
     num_bytes = sum(split.num_bytes for split in metadata.splits.values())
     click.echo(store_text(path, metadata))
@@ -65,6 +68,8 @@ def print_outcome(path: Path, outcome: Outcome, *, as_json: bool) -> None:
         byte_rate, token_rate = (n / outcome.seconds for n in (num_bytes, metadata.num_tokens))
         took = f"done in {duration(outcome.seconds)}"
         click.echo(f"{took}: {count(byte_rate)}B/s, {count(token_rate)} tokens/s")
+    if statistics is not None:
+        click.echo(statistics.text())
     if metadata.rejects is not None:
         click.echo(f"rejected documents are listed in {path / 'rejects.jsonl'}")
     click.echo(f"next: tokenmill info {path} --document 0 · tokenmill verify {path} --level full")

@@ -61,7 +61,9 @@ def estimate(settings: TokenizeSettings, output: Path) -> Estimate:
     tokenizer = chosen_tokenizer(settings)
     plan = make_plan(settings, tokenizer)
     documents, text_bytes, tokens, seconds = _sample(plan, tokenizer)
-    expanded = sum(file.size * _expansion(file.format, file.compression) for file in plan.files)
+    expanded = plan.share * sum(
+        file.size * _expansion(file.format, file.compression) for file in plan.files
+    )
     scale = expanded / text_bytes if text_bytes else 0
     num_tokens, num_documents = round(tokens * scale), round(documents * scale)
     if settings.max_tokens is not None and num_tokens > settings.max_tokens:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from tokenmill.errors import ConfigError, SettingsChangedError
+from tokenmill.pipeline.sample import Sampling, choose_piece_bytes, sample_units
 from tokenmill.pipeline.settings import MEBIBYTE, TokenizeSettings
 from tokenmill.sources import SourceFile, SourceSettings, Unit, cut_units, find_files
 from tokenmill.store import choose_dtype
@@ -29,6 +30,8 @@ class RunPlan:
     settings: TokenizeSettings
     files: list[SourceFile]
     units: list[Unit]
+    share: float
+    """About how much of the input the units are: less than 1 for a sample."""
     unit_bytes: int
     dtype: str
     bos_id: int | None
@@ -38,8 +41,8 @@ class RunPlan:
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of input as stored, compressed or not."""
-        return sum(file.size for file in self.files)
+        """Bytes of input that are read, as stored, compressed or not."""
+        return round(sum(file.size for file in self.files) * self.share)
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,12 +62,20 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 def make_plan(settings: TokenizeSettings, tokenizer: Tokenizer) -> RunPlan:
     """Find the input, cut it into units, and settle everything that was left to be chosen."""
-    files = find_files(source_settings(settings))
-    unit_bytes = settings.unit_bytes or choose_unit_bytes(sum(file.size for file in files))
+    source = source_settings(settings)
+    files = find_files(source)
+    choose = choose_piece_bytes if settings.sample else choose_unit_bytes
+    unit_bytes = settings.unit_bytes or choose(sum(file.size for file in files))
+    units = cut_units(files, unit_bytes=unit_bytes, text_field=settings.text_field)
+    share = 1.0
+    if settings.sample and settings.max_tokens is not None:
+        chosen = sample_units(units, Sampling(files, source, tokenizer, settings.max_tokens))
+        units, share = chosen, len(chosen) / max(len(units), 1)
     return RunPlan(
         settings=settings,
         files=files,
-        units=cut_units(files, unit_bytes=unit_bytes, text_field=settings.text_field),
+        units=units,
+        share=share,
         unit_bytes=unit_bytes,
         dtype=choose_dtype(tokenizer.num_ids, settings.dtype).name,
         bos_id=_special_id(tokenizer, "bos") if settings.bos else None,

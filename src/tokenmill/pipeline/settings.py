@@ -47,6 +47,8 @@ class TokenizeSettings:
     """Number of documents that goes to 'val' instead, those with the smallest content hash."""
     max_tokens: int | None = None
     """Stop at exactly this many tokens; the document it falls into is cut."""
+    sample: bool = False
+    """With --max-tokens: draw the documents from all over the input, into one shard."""
     shuffle: int | None = None
     """Seed: put the documents in an order that depends on it and on the input alone."""
     on_error: Literal["fail", "skip"] = "fail"
@@ -77,6 +79,8 @@ class TokenizeSettings:
             raise ConfigError(f"shuffle must be a seed from 0 to 2^64-1, got {self.shuffle}")
         if (self.vocab is None) != (self.merges is None):
             raise ConfigError("vocab and merges are two halves of one tokenizer: give both")
+        if self.sample:
+            self._settle_sample()
         if self.separator == "":
             raise ConfigError("separator is empty: give the text that stands between documents")
 
@@ -100,6 +104,13 @@ class TokenizeSettings:
             if fields[name] is None:
                 del fields[name]
         return fields | {"sources": list(self.sources)}
+
+    def _settle_sample(self) -> None:
+        """Choose what a sample leaves open: an order, and shards long enough for one to do."""
+        if self.max_tokens is None:
+            raise ConfigError("sample needs max_tokens: how many tokens are to be drawn")
+        object.__setattr__(self, "shuffle", self.shuffle or 0)
+        object.__setattr__(self, "shard_tokens", max(self.shard_tokens, self.max_tokens))
 
     def _at_least(self, **minima: int) -> None:
         for name, minimum in minima.items():
