@@ -18,6 +18,7 @@ COMMANDS = {
     "split": "Cut a text into train and val, exactly.",
     "describe": "Describe raw data: what it is, where it is, which corpora it has.",
     "catalog": "Give datasets names in a file that others can use.",
+    "tokenizer": "Train, convert, compare and look at tokenizers.",
     "check": "Check data files from end to end before training on them.",
     "tokenize": "Tokenize text into a store.",
     "info": "Show what a store holds.",

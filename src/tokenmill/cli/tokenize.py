@@ -22,6 +22,7 @@ Examples:
   tokenmill tokenize stories.txt -o store --separator '<|endoftext|>' --val-ratio 0.01
   tokenmill tokenize 'crawl/*.jsonl.zst' -o store --text-field content --on-error skip
   tokenmill tokenize data/ -o store --tokenizer ./my-tokenizer --shuffle 42
+  tokenmill tokenize corpus.txt -o ids.npy --vocab vocab.json --merges merges.txt
   tokenmill tokenize data/ -o store --dry-run
   tokenmill tokenize hf://org/name:en -o store --split train
   tokenmill --catalog catalog.json tokenize wiki:en -o store
@@ -31,7 +32,11 @@ Examples:
 @click.command("tokenize", epilog=EPILOG)
 @click.argument("sources", nargs=-1)
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), required=True, help="Folder of the store."
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="Folder of the store, or FILE.npy.",
 )
 @settings_options(TokenizeSettings, without=("sources",))
 @click.option("--dry-run", is_flag=True, help="Only say what would be read, written and needed.")
@@ -51,8 +56,8 @@ def command(
 
     The same command again continues an interrupted run, or says that it is complete.
     """
-    from tokenmill.cli.output import print_json, print_outcome
-    from tokenmill.pipeline import estimate, tokenize_corpus
+    from tokenmill.cli.output import print_file, print_json, print_outcome
+    from tokenmill.pipeline import estimate, is_single_file, tokenize_corpus, tokenize_file
     from tokenmill.progress import show_progress
 
     flags["sources"] = flags["sources"] or None
@@ -63,5 +68,8 @@ def command(
         print_json(found) if as_json else click.echo(found.text())
         return
     with show_progress(progress) as report:
+        if is_single_file(output):
+            print_file(output, tokenize_file(settings, output, report=report), as_json=as_json)
+            return
         outcome = tokenize_corpus(settings, output, report=report)
     print_outcome(output, outcome, as_json=as_json)

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokenmill.cli.options import json_option, progress_option, resolve_settings, settings_options
+from tokenmill.cli.options import (
+    group_catalog,
+    json_option,
+    progress_option,
+    resolve_settings,
+    settings_options,
+)
 from tokenmill.pipeline import TrainSettings
 
 if TYPE_CHECKING:
@@ -65,6 +71,7 @@ def train_command(
     from tokenmill.progress import show_progress
 
     flags["sources"] = flags["sources"] or None
+    flags["catalog"] = flags["catalog"] or group_catalog()
     flags["special"] = [] if flags.pop("no_special") else list(flags["special"]) or None
     was_complete = (output / "report.json").exists()
     settings = resolve_settings(TrainSettings, flags, config=config, assignments=assignments)
