@@ -86,6 +86,27 @@ def test_counts_add_up_over_many_batches_and_rounds_of_learning(
     assert len(counter.take().counts) == 0
 
 
+@pytest.mark.parametrize("pattern", [GPT2, CL100K])
+def test_a_long_text_is_cut_where_it_makes_no_difference(
+    pattern: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(words, "_LONG_CHARS", 64)
+    text = "".join(random.Random(4).choices(PIECES, k=3000))
+    counter = WordCounter([pattern])
+    counter.add([text, "short"])
+    assert as_dict(counter.take()) == expected([text, "short"], pattern)
+
+
+def test_several_patterns_cut_one_after_the_other(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(words, "_LEARN_AFTER", (1,))
+    counter = WordCounter([r"\p{N}", GPT2])
+    for _ in range(2):
+        counter.add(["a 1234 ab12 the ab12"])
+    found = as_dict(counter.take())
+    assert (found[b"1"], found[b" ab"], found[b" the"]) == (6, 4, 2)
+    assert b"12" not in found
+
+
 def test_any_other_pattern_is_cut_the_slow_way():
     counter = WordCounter([r"\w+|\W"])
     counter.add(["to be, or not to be"])

@@ -18,16 +18,16 @@ What is known is a matter of speed alone: counts are exact from the first text o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from tokenmill.tokenizer.alphabet import ALPHABET, bytes_to_text, text_to_bytes
+from tokenmill.tokenizer.cuts import CutRule, cut_rule
 from tokenmill.tokenizer.encoder import Encoder, choose_encoder
 from tokenmill.tokenizer.junctions import CUT, SAME, UNSURE, junctions
-from tokenmill.tokenizer.patterns import PART_PATTERNS, WORD_PATTERNS
 from tokenmill.tokenizer.tokenizer_json import (
     Model,
     TokenizerJson,
@@ -40,6 +40,7 @@ from tokenmill.tokenizer.train_bpe import WordCounts
 _LEARN_AFTER = (1 << 18, 1 << 22, 1 << 25)
 """How many bytes of text to see before known words are chosen, first and then again."""
 _MAX_KNOWN = 60_000
+_LONG_CHARS = 1 << 22
 _MAX_PIECES = 1 << 18
 _SPLIT_TEXTS = 1 << 14
 _MARK = " "
@@ -53,10 +54,8 @@ class WordCounter:
     def __init__(self, patterns: Sequence[str]) -> None:
         self._patterns = tuple(patterns)
         self._splitter = _encoder(self._patterns, {}, marked=True)
-        # without a proof of safe cuts, every text is cut into words the slow way
-        self._cuts_are_safe = bool(patterns) and (
-            set(patterns[:-1]) <= PART_PATTERNS and patterns[-1] in WORD_PATTERNS
-        )
+        # without a proof of safe cuts, every text is cut into words the slow way, as a whole
+        self._cuts = cut_rule(self._patterns, ())
         self._known: _KnownWords | None = None
         self._others: Counter[bytes] = Counter()
         self._pieces: Counter[str] = Counter()
@@ -73,13 +72,21 @@ class WordCounter:
         )
 
     def add(self, texts: list[str]) -> None:
-        """Count the words of some texts."""
+        """Count the words of some texts; long ones are cut where it makes no difference."""
+        if self._cuts is not None and any(len(text) > _LONG_CHARS for text in texts):
+            for text in texts:
+                for piece in _cut(text, self._cuts):
+                    self._add([piece])
+        else:
+            self._add(texts)
+
+    def _add(self, texts: list[str]) -> None:
         known = self._known
         self._pieces.update(texts if known is None else known.count(texts, self._others))
         if self._known is None or len(self._pieces) > _MAX_PIECES:
             self._split()
         self._num_bytes += sum(map(len, texts))
-        if self._cuts_are_safe and self._learn_after and self._num_bytes >= self._learn_after[0]:
+        if self._cuts and self._learn_after and self._num_bytes >= self._learn_after[0]:
             self._learn_after.pop(0)
             self._learn()
 
@@ -141,7 +148,8 @@ class _KnownWords:
         self._num_bytes, ends = lengths, np.cumsum(lengths)
         self._starts_as = data[ends - lengths]
         self._ends_as = data[ends - 1].astype(np.uint16) << 8
-        self._junctions = junctions(patterns[-1])
+        # several patterns, one after the other, cut more than the last one alone
+        self._junctions = junctions(patterns[0] if len(patterns) == 1 else "")
         self._counts = np.zeros(len(self.words), dtype=np.int64)
 
     def take(self) -> dict[bytes, int]:
@@ -184,6 +192,21 @@ class _KnownWords:
         np.cumsum(self._num_bytes[ids], out=ends[1:])
         starts, stops = ends[piece_starts[chosen]], ends[piece_starts[chosen + 1]]
         return _slices("".join(texts), starts.tolist(), stops.tolist())
+
+
+def _cut(text: str, cuts: CutRule) -> Iterator[str]:
+    """Yield a text in pieces whose words are those of the whole."""
+    start = 0
+    while len(text) - start > _LONG_CHARS:
+        target = start + _LONG_CHARS // 2
+        cut = cuts.last_cut(text, start, target, allow_special=False)
+        if cut is None:
+            cut = cuts.first_cut(text, target, allow_special=False)
+        if cut is None:
+            break
+        yield text[start:cut]
+        start = cut
+    yield text[start:] if start else text
 
 
 def _split_bytes(data: NDArray[np.uint8], begins: NDArray[np.bool_]) -> list[bytes]:
