@@ -60,7 +60,7 @@ def open_place(place: str, settings: SourceSettings) -> Iterator[Found]:
         yield from _described(place, named.description, corpus=named.corpus, settings=settings)
         return
     folder, _, corpus = place.rpartition(":")
-    if not is_path and corpus and os.path.isdir(folder):  # noqa: PTH112  (a place, not always a path)
+    if not is_path and "://" not in place and corpus and os.path.isdir(folder):  # noqa: PTH112  (a place, not always a path)
         yield from _corpus_of_folder(place, folder, corpus=corpus, settings=settings)
         return
     description = find_description(place) if os.path.isdir(place) else None  # noqa: PTH112
@@ -104,8 +104,9 @@ def _described(
     chosen = description.corpuses if corpus is None else (corpus,)
     for name in chosen or (None,):
         if strategy == "data_dirs" and name is not None:
-            folder = str(Path(root, description.corpus_data_dir_parent or "", name))
-            if not os.path.isdir(folder):  # noqa: PTH112
+            parts = (root.rstrip("/"), description.corpus_data_dir_parent, name)
+            folder = "/".join(part for part in parts if part)
+            if "://" not in folder and not os.path.isdir(folder):  # noqa: PTH112
                 raise ConfigError(f"{place}: the corpus {name!r} is not there: no folder {folder}")
             choice = Choice(place=folder, split=settings.split)
             found = _local_files(folder, choice, settings=settings)
