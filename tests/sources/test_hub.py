@@ -329,6 +329,16 @@ def test_reading_on_takes_one_request(web: Web):
     assert web.ranges() == ["bytes=0-99999", "bytes=100000-"]
 
 
+def test_going_back_does_not_read_on_from_elsewhere(web: Web):
+    data = random.Random(1).randbytes(250_000)
+    web.files[f"/datasets/org/name/resolve/{COMMIT}/f.bin"] = File(data)
+    with HubFile(f"hf://org/name@{COMMIT}/f.bin", len(data)) as file:
+        for _ in range(2):
+            file.seek(0)
+            assert file.read(10) == data[:10]
+            assert file.read(70_000) == data[10:70_010]
+
+
 def test_a_server_without_ranges_is_said(web: Web):
     data = b"x" * 100_000
     web.files[f"/datasets/org/name/resolve/{COMMIT}/f.bin"] = File(data, ranges=False)
