@@ -1,6 +1,7 @@
 """Measure training a tokenizer: seconds and peak memory, for tokenmill and for other trainers.
 
-All train a byte-level BPE with GPT-2's pattern (SentencePiece: its own BPE) on the same documents,
+All train a byte-level BPE with GPT-2's pattern (SentencePiece: its own BPE,
+without lines of more than 60,000 bytes, which it cannot take) on the same documents,
 one a line, as whole processes. Other trainers run in `benchmarks/.venv-trainers`, made here.
 
     python benchmarks/train_speed.py --mb 300 --vocab-size 10000 --vocab-size 32000
@@ -45,7 +46,7 @@ tokenizer.train_from_iterator((line[:-1] for line in lines), trainer)
 import sentencepiece
 sentencepiece.SentencePieceTrainer.train(
     input=path, model_prefix=path + ".model", vocab_size=vocab_size, model_type="bpe",
-    byte_fallback=True, max_sentence_length=1 << 20, num_threads=2, minloglevel=2)
+    byte_fallback=True, max_sentence_length=60_000, num_threads=2, minloglevel=2)
 """,
 }
 HEAD = "import sys; path, vocab_size, pattern = sys.argv[1], int(sys.argv[2]), sys.argv[3]\n"
