@@ -4,6 +4,7 @@ import errno
 import os
 import resource
 from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -253,17 +254,20 @@ def test_a_write_that_does_nothing_is_an_error_not_a_loop(tmp_path: Path, answer
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.fixture
-def largest_file_1000() -> Generator[None]:
+@contextmanager
+def largest_file(num_bytes: int) -> Generator[None]:
+    """Limit files inside a test only: around it pytest writes its own output, often to a file."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@pytest.mark.usefixtures("largest_file_1000")
 def test_a_file_that_the_system_lets_grow_no_further_is_a_storage_error(tmp_path: Path):
-    with pytest.raises(StorageError, match=r"a\.bin: File too large(.|\n)*hint"):
+    message = r"a\.bin: File too large(.|\n)*hint"
+    with largest_file(1000), pytest.raises(StorageError, match=message):
         write_badly(tmp_path / "a.bin", lambda raw, view: raw.write(view), bytes(3000))
     assert list(tmp_path.iterdir()) == []
 
