@@ -11,6 +11,7 @@ import json
 import os
 import re
 import textwrap
+import threading
 import tomllib
 import types
 from collections.abc import Iterable
@@ -26,6 +27,8 @@ T = TypeVar("T")
 ENVIRONMENT_PREFIX = "TOKENMILL_"
 MAX_YAML_DEPTH = 100
 """Deeper nesting is refused: the C loader recurses, and would take the process down."""
+
+_CONVERTING = threading.Lock()  # msgspec's first use of a type by two threads is not safe
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
@@ -75,7 +78,8 @@ def resolve(config_class: type[T], *layers: dict[str, Any]) -> T:
         if field.name not in merged and _is_required(field):
             raise ConfigError(f"the setting {field.name!r} is missing")
     try:
-        return msgspec.convert(merged, config_class, strict=False)
+        with _CONVERTING:
+            return msgspec.convert(merged, config_class, strict=False)
     except msgspec.ValidationError as error:
         raise _explain(error, merged, config_class) from error
 

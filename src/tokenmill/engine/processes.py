@@ -21,7 +21,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tokenmill.engine.protocol import Answer, error_of, function_name, task_and_result_types
+from tokenmill.engine.protocol import (
+    Answer,
+    decode_answer,
+    error_of,
+    function_name,
+    task_and_result_types,
+)
 from tokenmill.engine.worker import GRACE_SECONDS
 from tokenmill.errors import TokenmillError
 
@@ -115,7 +121,7 @@ class _Worker:
         with self.process.stdout as lines:
             for line in lines:
                 try:
-                    answer = msgspec.json.decode(line, type=Answer)
+                    answer = decode_answer(line)
                 except msgspec.DecodeError:
                     break  # cut short by its death
                 self._inbox.put((self, answer))

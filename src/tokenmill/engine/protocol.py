@@ -48,6 +48,12 @@ class Answer(msgspec.Struct, omit_defaults=True):
     error: Failure | None = None
 
 
+# Made once, here: msgspec learns a type at its first use, and two threads that both use it first
+# can meet it half learned, which ends the process.
+decode_request = msgspec.json.Decoder(Request).decode
+decode_answer = msgspec.json.Decoder(Answer).decode
+
+
 def function_name(function: Callable[..., Any]) -> str:
     """Return the name by which another process finds `function`; check that it does."""
     module = getattr(function, "__module__", None)

@@ -18,6 +18,7 @@ import msgspec
 from tokenmill.engine.protocol import (
     Answer,
     Request,
+    decode_request,
     failure_of,
     find_function,
     task_and_result_types,
@@ -26,6 +27,7 @@ from tokenmill.engine.task import stoppable_context
 
 GRACE_SECONDS = 5.0
 """How long a task may take to reach a safe point once the input has ended."""
+_DECODING = threading.Lock()  # first use of a type by two threads is not safe: see protocol.py
 
 
 def main() -> None:
@@ -49,7 +51,7 @@ def serve(requests: BinaryIO, replies: BinaryIO, *, num_threads: int) -> None:
 
     with ThreadPoolExecutor(num_threads, thread_name_prefix="task") as pool:
         for line in requests:
-            request = msgspec.json.decode(line, type=Request)
+            request = decode_request(line)
             pool.submit(context.copy().run, work, request)
         stop.set()
         deadline = threading.Timer(GRACE_SECONDS, os._exit, [1])
@@ -64,7 +66,9 @@ def answer(request: Request) -> Answer:
     try:
         function = find_function(request.function)
         task_type, _ = task_and_result_types(function)
-        result = function(msgspec.json.decode(request.task, type=task_type))
+        with _DECODING:
+            task = msgspec.json.decode(request.task, type=task_type)
+        result = function(task)
         return Answer(request.id, result=msgspec.Raw(msgspec.json.encode(result)))
     except BaseException as error:  # noqa: BLE001  (the task boundary: sys.exit() is a failure too)
         return Answer(request.id, error=failure_of(error))

@@ -132,13 +132,18 @@ def count_unit(task: CountTask) -> CountReceipt:
     return receipt
 
 
+# made once: first use of a type by two threads is not safe
+_COUNT_RECEIPTS = msgspec.json.Decoder(CountReceipt)
+_RECORDS = msgspec.json.Decoder(RunRecord)
+
+
 def add_up_part(task: SumTask) -> SumReceipt:
     """Add up the counts of one part over all units, in as many rounds as its memory needs."""
     output = Path(task.output)
     places: list[tuple[Path, Segment]] = []
     for unit in task.units:
         path = unit_path(output, unit)
-        receipt = msgspec.json.decode(receipt_path(path).read_bytes(), type=CountReceipt)
+        receipt = _COUNT_RECEIPTS.decode(receipt_path(path).read_bytes())
         places += [(path, segment) for segment in receipt.segments if segment.part == task.part]
     needed = sum(s.num_words * WORD_MEMORY + s.num_bytes for _, s in places)
     num_shares = max(-(-needed // task.memory), 1)
@@ -192,7 +197,7 @@ def _counter(pattern: str) -> WordCounter:
 @lru_cache(maxsize=1)
 def _open(output: str) -> tuple[TrainSettings, RunRecord]:
     data = (Path(output) / RUN_FOLDER / RECORD_NAME).read_bytes()
-    record = msgspec.json.decode(data, type=RunRecord)
+    record = _RECORDS.decode(data)
     return resolve(TrainSettings, record.settings), record
 
 

@@ -94,6 +94,9 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         return f"{self.unit:06d}.{self.attempt}.rejects"
 
 
+_RECEIPTS = msgspec.json.Decoder(Receipt)  # made once: first use by two threads is not safe
+
+
 class PartWriter:
     """Writes one attempt at a unit; nothing counts until `publish`, and `discard` removes it."""
 
@@ -322,7 +325,7 @@ def count_documents(
 def read_receipt(path: Path) -> Receipt:
     """Read a receipt; one that was cut short by a power loss is `DamageError`."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Receipt)
+        return _RECEIPTS.decode(path.read_bytes())
     except msgspec.DecodeError as error:
         raise DamageError(f"{path}: not a whole receipt: {error}") from error
 

@@ -184,6 +184,9 @@ class Metadata(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return sum(split.num_documents for split in self.splits.values())
 
 
+_METADATA: Final = msgspec.json.Decoder(Metadata)  # made once: first use by two threads is not safe
+
+
 def content_digest(metadata: Metadata) -> str:
     """Return the name of the content: a SHA-256 over what defines it.
 
@@ -280,7 +283,7 @@ def decode_metadata(data: bytes, path: Path) -> Metadata:
     if int(found[1]) != FORMAT_VERSION:
         raise _other_version(path, int(found[1]))
     try:
-        metadata = msgspec.json.decode(data, type=Metadata)
+        metadata = _METADATA.decode(data)
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
         raise _damage(path, f"{error} (unknown keys may come from a newer tokenmill)") from error
     problem = next(find_problems(metadata), None)
