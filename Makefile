@@ -33,6 +33,7 @@ bench: $(VENV)/.test  ## Measure speed and memory: prints one JSON line per resu
 	$(BIN)/python benchmarks/tokenize_speed.py $(ARGS)
 	$(BIN)/python benchmarks/verify_speed.py
 	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/consolidate_speed.py
 	$(BIN)/python benchmarks/loader_speed.py
 	$(BIN)/python benchmarks/loader_open.py
 

@@ -21,6 +21,7 @@ from tokenmill.dataset.packing import Packing, open_rows
 from tokenmill.dataset.rows import Accounting, Rows
 from tokenmill.dataset.token_source import TokenSource
 from tokenmill.errors import ConfigError, MissingDependencyError
+from tokenmill.sources import resolve_name
 
 Output = Literal["torch", "numpy"]
 SplitName = Literal["train", "validation", "val"]
@@ -41,6 +42,7 @@ def get_dataset(  # noqa: PLR0913  (each is a choice that a user makes in this o
     dtype: DTypeLike | None = None,
     eos_id: int | None = None,
     vocab_size: int | None = None,
+    catalog: str | Path | None = None,
 ) -> TokenDataset:
     """Open a store, or plain files of token ids, as a dataset of rows of `context_length` tokens.
 
@@ -61,11 +63,14 @@ def get_dataset(  # noqa: PLR0913  (each is a choice that a user makes in this o
         dtype: Type of the ids of plain `.bin` files.
         eos_id: The id that ends documents in plain files.
         vocab_size: Size of the vocabulary of plain files; then ids beyond it are errors.
+        catalog: A file of named datasets, in which `path` is a name unless it exists as a path.
     """
     if output not in get_args(Output):
         raise ConfigError(f"output is {output!r}, expected one of {', '.join(get_args(Output))}")
     if output == "torch":
         _check_torch()
+    if catalog is not None and not Path(path).exists():
+        path = resolve_name(str(path), catalog).path
     of_store = split if split is not None and validation is None else "train"
     source = open_source(path, of_store, dtype=dtype, eos_id=eos_id, vocab_size=vocab_size)
     try:
