@@ -46,8 +46,7 @@ def get_dataset(  # noqa: PLR0913  (each is a choice that a user makes in this o
 ) -> TokenDataset:
     """Open a store, or plain files of token ids, as a dataset of rows of `context_length` tokens.
 
-    Works with torch's `DataLoader` in every way; give it `collate_fn=dataset.collate`, which is the
-    faster one.
+    Works with torch's `DataLoader` in every way; `collate_fn=dataset.collate` is faster.
 
     Args:
         packing: `concat`, `best-fit`, `pad` or `sliding`.
