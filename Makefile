@@ -6,6 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input \
 	--progress-bar off -c constraints.txt
+# Two processes: what a laptop has, and the tests of one rig stay together (tests/conftest.py).
+PARALLEL ?= -n 2 --dist loadgroup
 ARGS ?=
 
 .DEFAULT_GOAL := help
@@ -19,13 +21,13 @@ demo: $(VENV)/.core  ## Tokenize a small text, verify the store and look inside 
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/demo.sh $(ARGS)
 
 test: $(VENV)/.test  ## Run the tests (no network, no GPU): make test ARGS='-k store -x'
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 check: $(VENV)/.check  ## Check format, lint and types, then run the tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 bench: $(VENV)/.test  ## Measure speed and memory: prints one JSON line per result
 	$(BIN)/python benchmarks/corpus.py
