@@ -1,0 +1,218 @@
+"""A one-node Ceph with its S3 gateway: the real thing, its data in memory, on free ports.
+
+    with running_ceph() as ceph:
+        ...  # ceph.endpoint, ceph.environment, ceph.bucket
+
+Three daemons run as children of this process, in the foreground, and end with it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+PROGRAMS = ("ceph-mon", "ceph-osd", "radosgw", "radosgw-admin", "ceph", "monmaptool", "setpriv")
+ACCESS_KEY = "rigkey"
+SECRET_KEY = "rigsecret-4f1d"
+BUCKET = "rig"
+_READY_SECONDS = 90.0
+_PAUSE_SECONDS = 0.1
+
+_SETTINGS = """\
+[global]
+fsid = {fsid}
+mon host = [v1:127.0.0.1:{mon_port}]
+mon initial members = a
+public addr = 127.0.0.1
+ms bind msgr2 = false
+ms bind port min = {first_port}
+ms bind port max = {last_port}
+auth cluster required = none
+auth service required = none
+auth client required = none
+osd objectstore = memstore
+memstore device bytes = 4294967296
+osd crush chooseleaf type = 0
+osd pool default size = 1
+osd pool default min size = 1
+osd pool default pg num = 2
+osd pool default pgp num = 2
+osd pool default pg autoscale mode = off
+mon allow pool size one = true
+mon max pg per osd = 1000
+mon data = {folder}/mon
+osd data = {folder}/osd
+run dir = {folder}
+admin socket = {folder}/$name.asok
+log file = {folder}/$name.log
+pid file = {folder}/$name.pid
+keyring = {folder}/keyring
+[client.rgw]
+rgw frontends = beast endpoint=127.0.0.1:{port} tcp_nodelay=1
+rgw thread pool size = 32
+rgw enable usage log = false
+rgw dns name =
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Ceph:
+    """A running S3 server."""
+
+    endpoint: str
+    bucket: str
+    environment: dict[str, str]
+    """The AWS_* variables that open it."""
+
+    def url(self, name: str = "") -> str:
+        """Return a new place in the bucket that no other test uses."""
+        return f"s3://{self.bucket}/{name or 'test'}-{uuid4().hex[:8]}"
+
+
+def missing_programs() -> list[str]:
+    """Return the programs of Ceph that this machine lacks."""
+    return [name for name in PROGRAMS if shutil.which(name) is None]
+
+
+@contextmanager
+def running_ceph() -> Generator[Ceph]:
+    """Start Ceph, make a user and a bucket, and stop it all after the block."""
+    # Sockets have short names: a folder of the tests would be too deep.
+    folder = Path(tempfile.mkdtemp(prefix="tm-ceph-", dir="/tmp"))
+    daemons: list[subprocess.Popen[bytes]] = []
+    try:
+        port = free_port()
+        _start(folder, port, daemons)
+        endpoint = f"http://127.0.0.1:{port}"
+        user = ("user", "create", "--uid=rig", "--display-name=rig")
+        keys = (f"--access-key={ACCESS_KEY}", f"--secret={SECRET_KEY}")
+        _call(folder, "radosgw-admin", *user, *keys)
+        ceph = Ceph(endpoint, BUCKET, environment(endpoint))
+        make_bucket(ceph, BUCKET)
+        yield ceph
+    finally:
+        for daemon in reversed(daemons):
+            daemon.send_signal(signal.SIGKILL)  # what it holds is thrown away
+            daemon.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def environment(endpoint: str) -> dict[str, str]:
+    """Return the variables that open a server at `endpoint`."""
+    return {
+        "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+
+
+def make_bucket(ceph: Ceph, name: str) -> None:
+    """Make a bucket; the library under test never does."""
+    from tokenmill.remote_signing import Credentials, signed_request
+
+    keys = Credentials(ACCESS_KEY, SECRET_KEY)
+    request = signed_request("PUT", f"{ceph.endpoint}/{name}", credentials=keys, region="us-east-1")
+    with urllib.request.urlopen(request, timeout=30):
+        pass
+
+
+def free_port() -> int:
+    """Return a port that nothing listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def _start(folder: Path, port: int, daemons: list[subprocess.Popen[bytes]]) -> None:
+    fsid, mon_port, first_port = str(uuid4()), free_port(), 20000 + os.getpid() % 300 * 40
+    settings = _SETTINGS.format(
+        fsid=fsid,
+        mon_port=mon_port,
+        first_port=first_port,
+        last_port=first_port + 200,
+        folder=folder,
+        port=port,
+    )
+    (folder / "ceph.conf").write_text(settings)
+    (folder / "keyring").touch()
+    for name in ("mon", "osd"):
+        (folder / name).mkdir()
+    monmap = str(folder / "monmap")
+    address = f"[v1:127.0.0.1:{mon_port}]"
+    _call(folder, "monmaptool", "--create", "--addv", "a", address, "--fsid", fsid, monmap)
+    _call(folder, "ceph-mon", "--mkfs", "-i", "a", "--monmap", monmap)
+    daemons.append(_daemon(folder, "ceph-mon", "-i", "a"))
+    osd = str(uuid4())
+    _call(folder, "ceph", "osd", "new", osd)  # waits for the monitor by itself
+    _call(folder, "ceph", "osd", "crush", "add", "osd.0", "1.0", "root=default", "host=rig")
+    _call(folder, "ceph-osd", "-i", "0", "--mkfs", "--osd-uuid", osd)
+    daemons.append(_daemon(folder, "ceph-osd", "-i", "0"))
+    daemons.append(_daemon(folder, "radosgw", "-n", "client.rgw"))
+    _wait(lambda: _answers(f"http://127.0.0.1:{port}"), daemons, folder=folder)
+
+
+def _daemon(folder: Path, program: str, *arguments: str) -> subprocess.Popen[bytes]:
+    """Start a daemon in the foreground; it ends when this process does, however that ends."""
+    log = (folder / f"{program}.out").open("wb")
+    with log:
+        return subprocess.Popen(
+            ["setpriv", "--pdeathsig", "KILL", program, "-f", *_settings(folder), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+
+
+def _call(folder: Path, program: str, *arguments: str) -> None:
+    settings = () if program == "monmaptool" else _settings(folder)
+    done = subprocess.run(
+        [program, *settings, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_READY_SECONDS,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{program} {' '.join(arguments[:2])} failed: {done.stderr[-2000:]}")
+
+
+def _settings(folder: Path) -> tuple[str, str]:
+    return "-c", str(folder / "ceph.conf")
+
+
+def _answers(endpoint: str) -> bool:
+    try:
+        with urllib.request.urlopen(endpoint, timeout=2):
+            return True
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code < 500
+    except OSError:
+        return False
+
+
+def _wait(
+    is_ready: Callable[[], bool], daemons: list[subprocess.Popen[bytes]], *, folder: Path
+) -> None:
+    stop = time.monotonic() + _READY_SECONDS
+    while not is_ready():
+        ended = [daemon for daemon in daemons if daemon.poll() is not None]
+        if ended or time.monotonic() > stop:
+            logs = "\n".join(p.read_text(errors="replace")[-1500:] for p in folder.glob("*.out"))
+            what = f"{ended[0].args} ended" if ended else f"no answer in {_READY_SECONDS} s"
+            raise RuntimeError(f"Ceph did not start: {what}\n{logs}")
+        time.sleep(_PAUSE_SECONDS)
