@@ -35,6 +35,7 @@ ANYWHERE = {"numpy", "msgspec", "xxhash"}
 ONLY_IN = {
     "torch": ("dataset/", "train/"),
     "safetensors": ("train/",),
+    "resvg_py": ("train/",),
     "ray": ("engine/ray.py",),
     "pyarrow": ("sources/",),
     "obstore": ("files.py",),
