@@ -16,6 +16,8 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 20, 44, 40
 _MAX_POINTS = 600
 _LEGEND_STEP = 18
 _NAME_CHARS = 32
+_FONTS = "Helvetica, Arial, 'DejaVu Sans', 'Liberation Sans', 'Noto Sans', sans-serif"
+"""By name, since a renderer without a browser around it does not know what sans-serif is."""
 _FEW = 1e-3
 
 
@@ -40,7 +42,7 @@ def line_chart(curves: Sequence[Curve], *, title: str, x_label: str, percent: bo
     drawn = [(curve, x, y) for curve, x, y in drawn if len(x)]
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
-        f'width="{_WIDTH}" height="{_HEIGHT}" font-family="sans-serif" font-size="12" fill="#333">',
+        f'width="{_WIDTH}" height="{_HEIGHT}" font-family="{_FONTS}" font-size="12" fill="#333">',
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#fff"/>',
         f'<text x="{_LEFT}" y="18" font-size="14" font-weight="bold">{escape(title)}</text>',
     ]

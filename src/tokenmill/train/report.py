@@ -88,17 +88,16 @@ def draw_charts(runs: Sequence[RunMetrics]) -> dict[str, str]:
 
 
 def smooth(values: Sequence[float]) -> NDArray[np.float64]:
-    """Return a running mean that follows the curve at its start, where it falls fast.
+    """Return the mean around each point; the window is smaller at both ends.
 
     >>> smooth([4.0, 2.0, 2.0]).round(1).tolist()
     [4.0, 2.0, 2.0]
     """
     y = np.asarray(values, dtype=np.float64)
-    width = max(int(len(y) * _SMOOTH_SHARE), 1)
+    places = np.arange(len(y))
+    reach = np.minimum(int(len(y) * _SMOOTH_SHARE / 2), np.minimum(places, len(y) - 1 - places))
     sums = np.concatenate([[0.0], np.cumsum(y)])
-    stops = np.arange(1, len(y) + 1)
-    starts = np.maximum(stops - np.minimum(width, stops), 0)
-    return (sums[stops] - sums[starts]) / (stops - starts)
+    return (sums[places + reach + 1] - sums[places - reach]) / (2 * reach + 1)
 
 
 def _coloured(runs: Sequence[RunMetrics]) -> Iterator[tuple[RunMetrics, str]]:
@@ -112,7 +111,7 @@ def _loss_curves(run: RunMetrics, colour: str) -> Iterator[Curve]:
     yield Curve(f"{run.name}, training", x, smooth(y).tolist(), colour)
     x, y = run.column("eval", "loss")
     if x:
-        yield Curve("validation", x, y, colour, dots=True)
+        yield Curve(f"{run.name}, validation", x, y, colour, dots=True)
 
 
 def _curves(
