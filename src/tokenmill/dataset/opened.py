@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from tokenmill.dataset.held_out import FirstRows
 from tokenmill.dataset.open_source import open_source
 from tokenmill.dataset.packing import Packing, open_rows
 from tokenmill.dataset.plan_settings import Source
@@ -59,13 +60,18 @@ class OpenSources:
     def _open_rows(self, source: Source, seq_len: int) -> Rows:
         packing, mask_boundaries, pad_last = self._settings
         try:
-            return open_rows(
+            rows = open_rows(
                 self.tokens(source),
                 seq_len=seq_len,
                 packing=packing,
                 mask_boundaries=mask_boundaries,
                 pad_last=pad_last,
             )
+            if not source.hold_out:
+                return rows
+            if packing in {"pad", "sliding"}:  # their rows are single documents, or overlap
+                raise ConfigError(f"packing {packing} cannot hold rows out")
+            return FirstRows(rows, source.hold_out)
         except ConfigError as error:
             raise ConfigError(f"{source.path}: {error.message}", hint=error.hint) from error
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from tokenmill.dataset.mixture import normalize
-from tokenmill.dataset.plan_settings import Amendment, Stage
+from tokenmill.dataset.plan_settings import Amendment, Source, Stage
 
 if TYPE_CHECKING:
     from tokenmill.dataset.plan import Plan
@@ -35,15 +35,18 @@ def digest_of(plan: Plan, num_amendments: int) -> str:
         "packing": plan.packing,
         "mask_boundaries": plan.mask_boundaries,
         "pad_last": plan.pad_last,
-        "sources": [
-            [plan.opened.digest(source), source.split] for source in plan.all_sources[:num_sources]
-        ],
+        "sources": [_source_facts(plan, source) for source in plan.all_sources[:num_sources]],
         "weights": [str(weight) for weight in normalize(plan.first_weights)],
         "stages": [_stage_facts(plan, stage) for stage in plan.stages],
         "amendments": [fact for fact in facts if fact],
     }
     data = msgspec.json.encode(content, order="sorted")
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def _source_facts(plan: Plan, source: Source) -> list[Any]:
+    facts: list[Any] = [plan.opened.digest(source), source.split]
+    return [*facts, source.hold_out] if source.hold_out else facts
 
 
 def _stage_facts(plan: Plan, stage: Stage) -> dict[str, Any]:

@@ -32,6 +32,8 @@ class Source:
     """The id that closes documents, for files that do not tell it."""
     digest: str | None = None
     """What the store must hold; a saved plan has it, so that a changed store is noticed."""
+    hold_out: int = 0
+    """Its last rows, so many, are never read: a run without another split is measured with them."""
 
     def __post_init__(self) -> None:
         if not self.path:
@@ -39,6 +41,7 @@ class Source:
         if self.weight is not None:
             check_weight(self.name or self.path, self.weight)
         check_at_least(1, max_epochs=self.max_epochs)
+        check_at_least(0, hold_out=self.hold_out)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
