@@ -23,6 +23,7 @@ Rule = Callable[[str, str], list[str]]
 LEVELS = {
     "errors": 0,
     **dict.fromkeys(("config", "files", "progress"), 1),
+    "folder": 1.5,
     **dict.fromkeys(("sources", "tokenizer", "engine", "store"), 2),
     **dict.fromkeys(("pipeline", "dataset", "interop", "cluster"), 3),
     **dict.fromkeys(("train", "inspector"), 4),

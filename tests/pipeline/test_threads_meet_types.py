@@ -8,18 +8,18 @@ import sys
 PROGRAM = """
 import sys, threading
 sys.setswitchinterval(1e-6)
-from pathlib import Path
 from tokenmill.config import resolve
 from tokenmill.engine.protocol import decode_answer
+from tokenmill.folder import open_folder
 from tokenmill.pipeline.parts import read_receipt
 from tokenmill.pipeline.settings import TokenizeSettings
 
-path = Path(sys.argv[1])
+folder = open_folder(sys.argv[1])
 start = threading.Barrier(8)
 
 def first() -> None:
     start.wait()
-    read_receipt(path)
+    read_receipt(folder, 0)
     decode_answer(b'{"id": 1, "error": {"kind": "x", "message": "y"}}')
     resolve(TokenizeSettings, {"sources": ["a"]})
 
@@ -36,7 +36,8 @@ RECEIPT = (
 
 
 def test_threads_may_meet_a_type_for_the_first_time_together(tmp_path):
-    path = tmp_path / "000000.json"
+    path = tmp_path / "_run" / "parts" / "000000.json"
+    path.parent.mkdir(parents=True)
     path.write_text(RECEIPT)
     for _ in range(5):
-        subprocess.run([sys.executable, "-c", PROGRAM, str(path)], check=True, timeout=60)
+        subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], check=True, timeout=60)

@@ -32,7 +32,7 @@ def assemble_shard(task: ShardTask) -> FinishedShard:
     stop = shard.start + shard.num_tokens
     tables: list[NDArray[np.void]] = []
     writer = ShardWriter(
-        run.output, shard.split, index=shard.index, dtype=run.dtype, num_tokens=shard.num_tokens
+        run.folder, shard.split, index=shard.index, dtype=run.dtype, num_tokens=shard.num_tokens
     )
     with writer:
         for slot in shard.slots:
@@ -61,11 +61,16 @@ def chosen_tokens(part: Part, chosen: NDArray[np.bool_], *, start: int, stop: in
     edges = np.flatnonzero(np.diff(chosen, prepend=False, append=False))
     bounds = np.concatenate([np.zeros(1, dtype=np.uint64), part.docs["end"]]).astype(np.int64)
     position = 0
+    ranges: list[tuple[int, int]] = []
     for first, last in bounds[edges].reshape(-1, 2).tolist():  # stretches of neighbouring documents
         low, high = max(start - position, 0), min(stop - position, last - first)
         if low < high:
-            yield from part.tokens(first + low, first + high)
+            ranges.append((first + low, first + high))
         position += last - first
+    if ranges:
+        part.tokens.expect(ranges[0][0], ranges[-1][1])
+    for first, last in ranges:
+        yield from part.tokens.read(first, last)
 
 
 def clip_rows(rows: NDArray[np.void], start: int, stop: int, *, last: bool) -> NDArray[np.void]:

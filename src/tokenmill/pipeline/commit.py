@@ -7,12 +7,11 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
-from pathlib import Path
 
 import msgspec
 import xxhash
 
-from tokenmill.files import atomic_write
+from tokenmill.folder import Folder
 from tokenmill.pipeline.journal import FinishedShard, Journal
 from tokenmill.pipeline.limit import Kept
 from tokenmill.pipeline.parts import Receipt, SourceCount, read_rejects
@@ -58,14 +57,14 @@ def commit(plan: RunPlan, tokenizer: Tokenizer, *, journal: Journal, made: Made)
         bos_id=plan.bos_id,
         eos_id=plan.eos_id,
         shard_tokens=plan.settings.shard_tokens,
-        tokenizer=_tokenizer_entry(tokenizer, journal.output),
+        tokenizer=_tokenizer_entry(tokenizer, journal.folder),
         counts=_lost_and_cut(receipts, made.counts, kept=kept),
         settings=plan.settings.content(),
         rejects=rejects,
         splits=_split_entries(made.counts, made.shards, kept=kept),
         sources=_source_entries(plan, receipts, counts=made.counts),
     )
-    return write_metadata(journal.output, metadata)
+    return write_metadata(journal.folder, metadata)
 
 
 def _split_entries(
@@ -136,8 +135,8 @@ def _lost_and_cut(
     )
 
 
-def _tokenizer_entry(tokenizer: Tokenizer, output: Path) -> TokenizerEntry:
-    file = write_tokenizer(output, tokenizer.definition_name, data=tokenizer.definition)
+def _tokenizer_entry(tokenizer: Tokenizer, folder: Folder) -> TokenizerEntry:
+    file = write_tokenizer(folder, tokenizer.definition_name, data=tokenizer.definition)
     return TokenizerEntry(
         name=tokenizer.name,
         fingerprint=tokenizer.fingerprint,
@@ -160,11 +159,8 @@ def _drop_later_rejects(journal: Journal, receipt: Receipt, *, stop: tuple[int, 
     reasons: Counter[str] = Counter()
     sources: Counter[int] = Counter()
     check = xxhash.xxh3_64()
-    kept_path = journal.parts / kept.rejects_name
-    with (
-        (journal.parts / receipt.rejects_name).open("rb") as lines,
-        atomic_write(kept_path, sync=False) as file,
-    ):
+    folder = journal.folder
+    with folder.open(receipt.rejects_name) as lines, folder.create(kept.rejects_name) as file:
         for line in lines:
             reject = msgspec.json.decode(line, type=Reject)
             if (reject.file, reject.position) <= stop:
@@ -172,6 +168,7 @@ def _drop_later_rejects(journal: Journal, receipt: Receipt, *, stop: tuple[int, 
                 sources[reject.file] += 1
                 check.update(line)
                 file.write(line)
+        file.publish(sync=False)
     return msgspec.structs.replace(
         kept, rejects=dict(reasons), rejects_by_source=dict(sources), rejects_hash=check.intdigest()
     )
@@ -183,10 +180,11 @@ def _write_rejects(journal: Journal, receipts: list[Receipt]) -> FileEntry | Non
     if not with_rejects:
         return None
     digest = hashlib.sha256()
-    with atomic_write(journal.output / REJECTS_NAME) as file:
+    with journal.folder.create(REJECTS_NAME) as file:
         for receipt in with_rejects:
-            for piece in read_rejects(journal.parts, receipt):
+            for piece in read_rejects(journal.folder, receipt):
                 digest.update(piece)
                 file.write(piece)
+        file.publish()
         num_bytes = file.num_bytes
     return FileEntry(bytes=num_bytes, sha256=digest.hexdigest())

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tokenmill.config import resolve
+from tokenmill.folder import Folder, open_folder
 from tokenmill.pipeline.journal import Journal
 from tokenmill.pipeline.parts import Part, Receipt, read_receipt
 from tokenmill.pipeline.settings import TokenizeSettings
@@ -24,7 +24,7 @@ _lock = threading.Lock()
 class RunContext:
     """A run as its tasks see it."""
 
-    output: Path
+    folder: Folder
     settings: TokenizeSettings
     files: list[SourceFile]
     tokenizer: Tokenizer
@@ -32,50 +32,43 @@ class RunContext:
     bos_id: int | None
     eos_id: int | None
 
-    @property
-    def parts(self) -> Path:
-        """The folder of parts and receipts."""
-        return Journal(self.output).parts
-
     def receipt(self, unit: int) -> Receipt:
         """Read the receipt of a unit."""
-        return read_receipt(self.parts / f"{unit:06d}.json")
+        return read_receipt(self.folder, unit)
 
     def part(self, unit: int) -> Part:
         """Open the part of a unit."""
-        return Part(self.parts, self.receipt(unit), dtype=self.dtype)
+        return Part(self.folder, self.receipt(unit), dtype=self.dtype)
 
 
 def enter_run(context: RunContext) -> None:
     """Let tasks in this process use a context that is already there, tokenizer and all."""
     with _lock:
-        _open[str(context.output)] = context
+        _open[context.folder.place] = context
 
 
-def leave_run(output: Path) -> None:
+def leave_run(output: str) -> None:
     """Forget a run, and with it the memory of its tokenizer."""
     with _lock:
-        _open.pop(str(output), None)
+        _open.pop(output, None)
 
 
 def open_run(output: str) -> RunContext:
     """Return the context of the run that writes to `output`, loading it in a worker process."""
     with _lock:
         if output not in _open:
-            _open[output] = _load(Path(output))
+            _open[output] = _load(open_folder(output))
         return _open[output]
 
 
-def _load(output: Path) -> RunContext:
-    record = Journal(output).read_record()
+def _load(folder: Folder) -> RunContext:
+    record = Journal(folder).read_record()
     assert record is not None, "tasks are given out after the record is written"
     return RunContext(
-        output=output,
+        folder=folder,
         settings=resolve(TokenizeSettings, record.settings),
         files=record.files,
-        tokenizer=load_definition(
-            (output / record.tokenizer_file).read_bytes(), record.tokenizer_file
-        ),
+        tokenizer=load_definition(folder.read(record.tokenizer_file), record.tokenizer_file),
         dtype=np.dtype(record.dtype),
         bos_id=record.bos_id,
         eos_id=record.eos_id,

@@ -12,14 +12,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from tokenmill.errors import DamageError
-from tokenmill.files import atomic_write, storage_error
-from tokenmill.pipeline.parts import Receipt, read_receipt
+from tokenmill.folder import Folder
+from tokenmill.pipeline.parts import PARTS_FOLDER, Receipt, read_receipt
 from tokenmill.pipeline.plan import RECORD_NAME, RunRecord
 from tokenmill.progress import Event
 from tokenmill.store import (
@@ -27,10 +26,15 @@ from tokenmill.store import (
     DOCS_FOLDER,
     RUN_FOLDER,
     ShardEntry,
-    blocks_path,
-    docs_path,
-    shard_path,
+    blocks_name,
+    docs_name,
+    shard_name,
 )
+
+SHARDS_FOLDER = f"{RUN_FOLDER}/shards"
+LOCK_NAME = f"{RUN_FOLDER}/lock"
+EVENTS_NAME = f"{RUN_FOLDER}/events.jsonl"
+_RECORD = f"{RUN_FOLDER}/{RECORD_NAME}"
 
 PROGRESS_SECONDS = 2.0
 
@@ -47,116 +51,100 @@ class FinishedShard(msgspec.Struct, frozen=True, tag=True):
 class Journal:
     """The files under `_run/`. All writing is by the process that holds the lock."""
 
-    def __init__(self, output: Path) -> None:
-        self.output = output
-        self.folder = output / RUN_FOLDER
-        self.parts = self.folder / "parts"
-        self.shards = self.folder / "shards"
-        self.lock = self.folder / "lock"
-        self.events = self.folder / "events.jsonl"
+    def __init__(self, folder: Folder) -> None:
+        self.folder = folder
         self._last_logged = float("-inf")
 
     def create(self) -> None:
         """Make the folders."""
-        self.parts.mkdir(parents=True, exist_ok=True)
-        self.shards.mkdir(exist_ok=True)
+        self.folder.make(PARTS_FOLDER, SHARDS_FOLDER)
 
     def read_record(self) -> RunRecord | None:
         """Return what the run was begun with, or None if it never began."""
         try:
-            data = (self.folder / RECORD_NAME).read_bytes()
-        except FileNotFoundError:
+            data = self.folder.read(_RECORD)
+        except (FileNotFoundError, NotADirectoryError):
             return None
         try:
             return msgspec.json.decode(data, type=RunRecord)
         except msgspec.DecodeError as error:
             raise DamageError(
-                f"{self.folder / RECORD_NAME}: {error}",
+                f"{self.folder.where(_RECORD)}: {error}",
                 hint="the run cannot be continued: choose another output, or remove this one",
             ) from error
 
     def write_record(self, record: RunRecord) -> None:
         """Keep what the run is begun with."""
-        with atomic_write(self.folder / RECORD_NAME) as file:
-            file.write(msgspec.json.encode(record))
+        self.folder.write(_RECORD, msgspec.json.encode(record))
 
     def read_receipts(self) -> dict[int, Receipt]:
         """Return the receipts of finished units; a receipt cut by a power loss is removed."""
         receipts: dict[int, Receipt] = {}
-        for path in sorted(self.parts.glob("*.json")):
+        for name in self._names(PARTS_FOLDER):
+            unit = name.removesuffix(".json")
+            if not unit.isdecimal():
+                continue
             try:
-                receipt = read_receipt(path)
+                receipt = read_receipt(self.folder, int(unit))
             except DamageError:
-                path.unlink()
+                self.folder.remove(f"{PARTS_FOLDER}/{name}")
                 continue
             receipts[receipt.unit] = receipt
         return receipts
 
     def drop_receipt(self, receipt: Receipt) -> None:
         """Forget a unit, so that it is done again."""
-        (self.parts / f"{receipt.unit:06d}.json").unlink(missing_ok=True)
+        self.folder.remove(receipt.name)
         self.drop_part(receipt)
 
     def drop_part(self, receipt: Receipt) -> None:
         """Remove the tokens of a unit that no unfinished shard needs."""
-        (self.parts / receipt.part_name).unlink(missing_ok=True)
+        self.folder.remove(receipt.part_name)
 
     def read_shards(self) -> dict[tuple[str, int], FinishedShard]:
         """Return the finished shards whose files are there with the right sizes."""
         found: dict[tuple[str, int], FinishedShard] = {}
-        for path in sorted(self.shards.glob("*.json")):
+        sizes = {
+            f"{folder}/{name}" if folder else name: size
+            for folder in ("", DOCS_FOLDER, BLOCKS_FOLDER)
+            for name, size in self.folder.sizes(folder).items()
+        }
+        for name in self._names(SHARDS_FOLDER):
+            path = f"{SHARDS_FOLDER}/{name}"
             try:
-                shard = msgspec.json.decode(path.read_bytes(), type=FinishedShard)
+                shard = msgspec.json.decode(self.folder.read(path), type=FinishedShard)
             except msgspec.DecodeError:
-                path.unlink()
+                self.folder.remove(path)
                 continue
-            if self._sizes_agree(shard):
+            if _sizes_agree(shard, sizes):
                 found[shard.split, shard.index] = shard
         return found
 
     def write_shard(self, shard: FinishedShard) -> None:
-        """Record a shard that is on disk under its final name."""
-        with atomic_write(self.shards / f"{shard.split}_{shard.index:06d}.json") as file:
-            file.write(msgspec.json.encode(shard))
+        """Record a shard that is there under its final name."""
+        name = f"{SHARDS_FOLDER}/{shard.split}_{shard.index:06d}.json"
+        self.folder.write(name, msgspec.json.encode(shard))
+
+    def num_done(self) -> tuple[int, int]:
+        """Count the finished units and shards."""
+        return len(self._names(PARTS_FOLDER)), len(self._names(SHARDS_FOLDER))
 
     def clean(self, receipts: Iterable[Receipt]) -> None:
         """Remove what crashed attempts left behind; only while no task runs."""
-        kept = {
-            name for r in receipts for name in (r.part_name, r.rejects_name, f"{r.unit:06d}.json")
-        }
-        for path in self.parts.iterdir():
-            if path.name not in kept:
-                path.unlink(missing_ok=True)
-        folders = (
-            "",
-            DOCS_FOLDER,
-            BLOCKS_FOLDER,
-            RUN_FOLDER,
-            f"{RUN_FOLDER}/shards",
-        )
-        for folder in folders:
-            for path in (self.output / folder).glob(".*.partial"):
-                path.unlink(missing_ok=True)
+        kept = {name for r in receipts for name in (r.part_name, r.rejects_name, r.name)}
+        there = (f"{PARTS_FOLDER}/{name}" for name in self.folder.sizes(PARTS_FOLDER))
+        self.folder.remove(*(name for name in there if name not in kept))
+        self.folder.sweep("", DOCS_FOLDER, BLOCKS_FOLDER, RUN_FOLDER, SHARDS_FOLDER)
 
     def finish(self) -> None:
         """Remove parts and receipts once the store is complete."""
-        for folder in (self.parts, self.shards):
-            if folder.is_dir():
-                for path in folder.iterdir():
-                    path.unlink(missing_ok=True)
-                folder.rmdir()
+        self.folder.remove_folder(PARTS_FOLDER)
+        self.folder.remove_folder(SHARDS_FOLDER)
 
     def log(self, **fields: Any) -> None:
         """Append an event."""
-        line = (
-            msgspec.json.encode({"time": round(time.time(), 3), "pid": os.getpid(), **fields})
-            + b"\n"
-        )
-        try:
-            with self.events.open("ab", buffering=0) as file:
-                file.write(line)
-        except OSError as error:
-            raise storage_error(error, self.events) from error
+        event = {"time": round(time.time(), 3), "pid": os.getpid(), **fields}
+        self.folder.append(EVENTS_NAME, msgspec.json.encode(event) + b"\n")
 
     def log_progress(self, event: Event) -> None:
         """Append how far the run is, every few seconds and at the end."""
@@ -172,11 +160,16 @@ class Journal:
             rejected=event.num_rejected,
         )
 
-    def _sizes_agree(self, shard: FinishedShard) -> bool:
-        split, index, entry = shard.split, shard.index, shard.entry
-        places = (
-            (shard_path(self.output, split, index=index), entry.shard),
-            (docs_path(self.output, split, index=index), entry.docs),
-            (blocks_path(self.output, split, index=index), entry.blocks),
-        )
-        return all(path.is_file() and path.stat().st_size == file.bytes for path, file in places)
+    def _names(self, folder: str) -> list[str]:
+        """Return the names of receipts or of entries, sorted; not those of files in the making."""
+        names = self.folder.sizes(folder)
+        return [name for name in names if name.endswith(".json") and not name.startswith(".")]
+
+
+def _sizes_agree(shard: FinishedShard, sizes: dict[str, int]) -> bool:
+    split, index, entry = shard.split, shard.index, shard.entry
+    return (
+        sizes.get(shard_name(split, index)) == entry.shard.bytes
+        and sizes.get(docs_name(split, index)) == entry.docs.bytes
+        and sizes.get(blocks_name(split, index)) == entry.blocks.bytes
+    )

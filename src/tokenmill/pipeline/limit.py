@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tokenmill.pipeline.order import in_val
 from tokenmill.pipeline.parts import Docs, Ids, Part, SourceCount, count_documents, lengths
-from tokenmill.pipeline.shuffled import BUCKET_BITS, bucket_tokens, gather
+from tokenmill.pipeline.shuffled import BUCKET_BITS, bucket_tokens, gather, stretches
 
 CountBytes = Callable[[Ids], int]
 """Tells how many bytes of text some ids stand for."""
@@ -72,7 +72,7 @@ def keep_of_part(part: Part, *, limit: int, rules: CutRules) -> Kept:
     bounds = np.concatenate([np.zeros(1, dtype=np.uint64), part.docs["end"]])
 
     def ids(index: int) -> Ids:
-        return np.concatenate(list(part.tokens(int(bounds[index]), int(bounds[index + 1]))))
+        return np.concatenate(list(part.tokens.read(int(bounds[index]), int(bounds[index + 1]))))
 
     return keep_tokens(part.docs, lengths(part.docs), limit=limit, ids=ids, rules=rules)
 
@@ -82,7 +82,13 @@ def keep_shuffled(parts: Callable[[], Iterable[Part]], *, limit: int, rules: Cut
     ends = np.cumsum(bucket_tokens(parts(), split=None, threshold=0))
     bucket = int(np.searchsorted(ends, limit))
     before = int(ends[bucket - 1]) if bucket else 0
-    found = gather(parts(), first=bucket, after=bucket + 1, split=None, threshold=0)
+    buckets = (bucket, bucket + 1)
+    found = gather(
+        (stretch for part in parts() for stretch in stretches(part, buckets)),
+        buckets,
+        split=None,
+        threshold=0,
+    )
     kept = keep_tokens(
         found.docs, found.num_tokens, limit=limit - before, ids=found.ids.__getitem__, rules=rules
     )

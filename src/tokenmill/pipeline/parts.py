@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
+from copy import copy
 from uuid import uuid4
 
 import msgspec
@@ -22,10 +22,12 @@ import xxhash
 from numpy.typing import NDArray
 
 from tokenmill.errors import DamageError, Interrupted
-from tokenmill.files import OutputFile, atomic_write, partial_path, publish_new
+from tokenmill.folder import Draft, Folder
 from tokenmill.pipeline.order import in_val
 from tokenmill.sources import Reject
+from tokenmill.store import RUN_FOLDER
 
+PARTS_FOLDER = f"{RUN_FOLDER}/parts"
 PART_DOCS_DTYPE = np.dtype(
     [
         ("end", "<u8"),  # in tokens, counted from the start of the part
@@ -75,6 +77,8 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     rejects: dict[str, int]
     """Rejected documents by reason."""
     rejects_by_source: dict[int, int]
+    rejects_bytes: int = 0
+    """Length of the list of rejects."""
     rejects_hash: int
     seconds: float
 
@@ -84,14 +88,24 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         return sum(self.rejects.values())
 
     @property
+    def name(self) -> str:
+        """Name the file of the receipt itself."""
+        return receipt_name(self.unit)
+
+    @property
     def part_name(self) -> str:
         """Name the file with tokens and document table."""
-        return f"{self.unit:06d}.{self.attempt}.part"
+        return f"{PARTS_FOLDER}/{self.unit:06d}.{self.attempt}.part"
 
     @property
     def rejects_name(self) -> str:
         """Name the file with the rejected documents; it exists if there are any."""
-        return f"{self.unit:06d}.{self.attempt}.rejects"
+        return f"{PARTS_FOLDER}/{self.unit:06d}.{self.attempt}.rejects"
+
+    def part_bytes(self, dtype: np.dtype) -> int:
+        """Return how long the file with tokens and document table is."""
+        docs_bytes = self.num_documents * PART_DOCS_DTYPE.itemsize
+        return self.num_tokens * dtype.itemsize + docs_bytes
 
 
 _RECEIPTS = msgspec.json.Decoder(Receipt)  # made once: first use by two threads is not safe
@@ -101,18 +115,19 @@ class PartWriter:
     """Writes one attempt at a unit; nothing counts until `publish`, and `discard` removes it."""
 
     def __init__(
-        self, folder: Path, unit: int, *, dtype: np.dtype, sort: bool, piece_tokens: int
+        self, folder: Folder, unit: int, *, dtype: np.dtype, sort: bool, piece_tokens: int
     ) -> None:
         self._folder, self._unit, self._dtype, self._sort = folder, unit, dtype, sort
         self._piece_tokens = piece_tokens
         self._attempt = uuid4().hex[:12]
-        self._file = OutputFile(folder / f"{unit:06d}.{self._attempt}.part")
+        self._own_name = f"{PARTS_FOLDER}/{unit:06d}.{self._attempt}"
+        self._file = folder.create(f"{self._own_name}.part")
         self._pieces: list[tuple[int, int]] = []
         self._docs: list[Docs] = []
         self._runs: list[int] = []
         self._rejects: Counter[str] = Counter()
         self._rejects_by_source: Counter[int] = Counter()
-        self._rejects_file: OutputFile | None = None
+        self._rejects_file: Draft | None = None
         self._rejects_hash = xxhash.xxh3_64()
         self._num_tokens = 0
         self._held: list[tuple[Ids, Docs]] = []  # of the current run, only when sorting
@@ -150,8 +165,7 @@ class PartWriter:
     def add_rejects(self, rejects: list[Reject], path: str) -> None:
         """Record documents of the file `path` that were not tokenized."""
         if self._rejects_file is None:
-            name = f"{self._unit:06d}.{self._attempt}.rejects"
-            self._rejects_file = OutputFile(self._folder / name)
+            self._rejects_file = self._folder.create(f"{self._own_name}.rejects")
         self._rejects.update(reject.reason for reject in rejects)
         self._rejects_by_source.update(reject.file for reject in rejects)
         lines = b"".join(_reject_line(reject, path) for reject in rejects)
@@ -169,10 +183,10 @@ class PartWriter:
         """
         self._flush_run()
         if self._rejects_file is not None:
-            self._rejects_file.finish(sync=False)
+            self._rejects_file.publish(sync=False)
         docs = np.concatenate(self._docs) if self._docs else np.empty(0, dtype=PART_DOCS_DTYPE)
         self._file.write(docs.view(np.uint8).data)
-        self._file.finish(sync=False)
+        self._file.publish(sync=False)
         receipt = Receipt(
             unit=self._unit,
             attempt=self._attempt,
@@ -185,18 +199,19 @@ class PartWriter:
             num_blank=self._num_blank,
             rejects=dict(self._rejects),
             rejects_by_source=dict(self._rejects_by_source),
+            rejects_bytes=0 if self._rejects_file is None else self._rejects_file.num_bytes,
             rejects_hash=self._rejects_hash.intdigest(),
             seconds=round(seconds, 3),
         )
-        if not self._file.path.exists():
-            raise Interrupted(f"{self._file.path}: removed by a newer run, which does this unit")
-        path = self._folder / f"{self._unit:06d}.json"
-        if write_new(path, msgspec.json.encode(receipt)):
+        if self._folder.size(receipt.part_name) is None:
+            where = self._folder.where(receipt.part_name)
+            raise Interrupted(f"{where}: removed by a newer run, which does this unit")
+        data = msgspec.json.encode(receipt)
+        if self._folder.write_new(receipt.name, data):
             return receipt
-        other = read_receipt(path)
-        if not (self._folder / other.part_name).exists():  # left by a process that outlived its run
-            with atomic_write(path, sync=False) as file:
-                file.write(msgspec.json.encode(receipt))
+        other = read_receipt(self._folder, self._unit)
+        if self._folder.size(other.part_name) is None:  # left by a process that outlived its run
+            self._folder.write(receipt.name, data, sync=False)
             return receipt
         self.discard()
         return other
@@ -206,9 +221,7 @@ class PartWriter:
         self._file.close()
         if self._rejects_file is not None:
             self._rejects_file.close()
-        for suffix in ("part", "rejects"):
-            path = self._folder / f"{self._unit:06d}.{self._attempt}.{suffix}"
-            path.unlink(missing_ok=True)
+        self._folder.remove(*(f"{self._own_name}.{suffix}" for suffix in ("part", "rejects")))
 
     def _write(self, ids: Ids) -> None:
         if ids.dtype != self._dtype:
@@ -240,61 +253,99 @@ class PartWriter:
         self._write(np.concatenate(stretches))
 
 
-class Part:
-    """A finished part, read with its checksums verified."""
+class PartTokens:
+    """The tokens of a finished part, or a stretch of them, read with their checksums verified."""
 
-    def __init__(self, folder: Path, receipt: Receipt, *, dtype: np.dtype) -> None:
-        self.receipt = receipt
-        self.path = folder / receipt.part_name
+    def __init__(self, folder: Folder, receipt: Receipt, *, dtype: np.dtype) -> None:
         self.dtype = dtype
-        self._last_piece: tuple[int, int, Ids] = (-1, 0, np.empty(0, dtype=dtype))
-        self._stops = np.cumsum([tokens for tokens, _ in receipt.pieces], dtype=np.int64)
-        table = self._read_bytes(receipt.num_tokens * dtype.itemsize, self._docs_bytes)
-        if xxhash.xxh3_64_intdigest(table) != receipt.docs_hash:
-            raise damaged_part(self.path, "document table")
-        self.docs: Docs = np.frombuffer(table, dtype=PART_DOCS_DTYPE)
+        self._folder, self._name = folder, receipt.part_name
+        self._reader = folder.reader(receipt.part_name)
+        self._lengths = np.array([tokens for tokens, _ in receipt.pieces], dtype=np.int64)
+        self._stops = np.cumsum(self._lengths)
+        self._hashes = np.array([check for _, check in receipt.pieces], dtype=np.uint64)
+        self._last_piece: tuple[int, int, Ids]
+        self.forget()
 
-    @property
-    def _docs_bytes(self) -> int:
-        return self.receipt.num_documents * PART_DOCS_DTYPE.itemsize
+    def narrowed(self, start: int, stop: int) -> PartTokens:
+        """Return what reads [start, stop) alone, in any order, and takes little memory."""
+        pieces, narrow = self._pieces(start, stop), copy(self)
+        narrow._lengths = self._lengths[pieces].copy()
+        narrow._stops = self._stops[pieces].copy()
+        narrow._hashes = self._hashes[pieces].copy()
+        narrow._reader = self._folder.reader(self._name)
+        narrow.forget()
+        narrow.expect(start, stop, keep=True)
+        return narrow
 
-    def tokens(self, start: int, stop: int) -> Iterator[Ids]:
+    def forget(self) -> None:
+        """Give back the memory of the piece that was read last."""
+        self._last_piece = (-1, 0, np.empty(0, dtype=self.dtype))
+
+    def expect(self, start: int, stop: int, *, keep: bool = False) -> None:
+        """Tell that tokens of [start, stop) will be read next, in order; with `keep`, in any."""
+        pieces = self._pieces(start, stop)
+        if pieces.start < pieces.stop:
+            first = int(self._stops[pieces.start] - self._lengths[pieces.start])
+            last, size = int(self._stops[pieces.stop - 1]), self.dtype.itemsize
+            self._reader.expect(first * size, last * size, keep=keep)
+
+    def read(self, start: int, stop: int) -> Iterator[Ids]:
         """Yield the ids of [start, stop) in verified pieces."""
-        piece = int(np.searchsorted(self._stops, start, side="right"))
+        piece = self._pieces(start, stop).start
         while start < stop:
             first, ids = self._piece(piece)
             yield ids[start - first : stop - first]
             start = first + len(ids)
             piece += 1
 
+    def read_bytes(self, start: int, num_bytes: int) -> bytes:
+        """Return bytes of the part; fewer than there should be are damage."""
+        try:
+            data = self._reader.read(start, num_bytes)
+        except FileNotFoundError:
+            raise damaged_part(self._folder, self._name, "file, which is missing") from None
+        if len(data) != num_bytes:
+            what = f"length: {len(data)} of {num_bytes} bytes at {start}"
+            raise damaged_part(self._folder, self._name, what)
+        return data
+
+    def _pieces(self, start: int, stop: int) -> slice:
+        """Return which pieces hold the tokens of [start, stop)."""
+        first = int(np.searchsorted(self._stops, start, side="right"))
+        after = int(np.searchsorted(self._stops, stop, side="left")) + 1
+        return slice(first, max(min(after, len(self._stops)), first) if start < stop else first)
+
     def _piece(self, index: int) -> tuple[int, Ids]:
         """Return a piece and the number of its first token; the one read last is kept."""
         last_index, first, ids = self._last_piece
         if last_index != index:
-            num_tokens, expected = self.receipt.pieces[index]
+            num_tokens = int(self._lengths[index])
             first = int(self._stops[index]) - num_tokens
-            data = self._read_bytes(first * self.dtype.itemsize, num_tokens * self.dtype.itemsize)
-            if xxhash.xxh3_64_intdigest(data) != expected:
-                raise damaged_part(self.path, f"tokens {first:,} to {first + num_tokens:,}")
+            data = self.read_bytes(first * self.dtype.itemsize, num_tokens * self.dtype.itemsize)
+            if xxhash.xxh3_64_intdigest(data) != int(self._hashes[index]):
+                what = f"tokens {first:,} to {first + num_tokens:,}"
+                raise damaged_part(self._folder, self._name, what)
             ids = np.frombuffer(data, dtype=self.dtype)
             self._last_piece = index, first, ids
         return first, ids
 
+
+class Part:
+    """A finished part: its document table, and its tokens."""
+
+    def __init__(self, folder: Folder, receipt: Receipt, *, dtype: np.dtype) -> None:
+        self.receipt = receipt
+        self.tokens = PartTokens(folder, receipt, dtype=dtype)
+        tokens_bytes = receipt.num_tokens * dtype.itemsize
+        table = self.tokens.read_bytes(tokens_bytes, receipt.part_bytes(dtype) - tokens_bytes)
+        if xxhash.xxh3_64_intdigest(table) != receipt.docs_hash:
+            raise damaged_part(folder, receipt.part_name, "document table")
+        self.docs: Docs = np.frombuffer(table, dtype=PART_DOCS_DTYPE)
+
     def check(self) -> None:
         """Read and verify everything."""
-        for _ in self.tokens(0, self.receipt.num_tokens):
+        for _ in self.tokens.read(0, self.receipt.num_tokens):
             pass
-
-    def _read_bytes(self, start: int, num_bytes: int) -> bytes:
-        try:
-            with self.path.open("rb", buffering=0) as file:
-                file.seek(start)
-                data = file.read(num_bytes)
-        except FileNotFoundError:
-            raise damaged_part(self.path, "file, which is missing") from None
-        if len(data) != num_bytes:
-            raise damaged_part(self.path, f"length: {len(data)} of {num_bytes} bytes at {start}")
-        return data
 
 
 def lengths(docs: Docs) -> NDArray[np.uint64]:
@@ -322,45 +373,41 @@ def count_documents(
     return counts
 
 
-def read_receipt(path: Path) -> Receipt:
+def receipt_name(unit: int) -> str:
+    """Name the file of the receipt of a unit."""
+    return f"{PARTS_FOLDER}/{unit:06d}.json"
+
+
+def read_receipt(folder: Folder, unit: int) -> Receipt:
     """Read a receipt; one that was cut short by a power loss is `DamageError`."""
+    name = receipt_name(unit)
     try:
-        return _RECEIPTS.decode(path.read_bytes())
+        return _RECEIPTS.decode(folder.read(name))
     except msgspec.DecodeError as error:
-        raise DamageError(f"{path}: not a whole receipt: {error}") from error
+        raise DamageError(f"{folder.where(name)}: not a whole receipt: {error}") from error
 
 
-def read_rejects(folder: Path, receipt: Receipt) -> Iterator[bytes]:
+def read_rejects(folder: Folder, receipt: Receipt) -> Iterator[bytes]:
     """Yield the reject lines of a unit in pieces; damage shows at the end."""
-    path, check = folder / receipt.rejects_name, xxhash.xxh3_64()
+    check = xxhash.xxh3_64()
     try:
-        with path.open("rb") as lines:
+        with folder.open(receipt.rejects_name) as lines:
             while piece := lines.read(_COPY_BYTES):
                 check.update(piece)
                 yield piece
     except FileNotFoundError:
-        raise damaged_part(path, "list of rejects, which is missing") from None
+        what = "list of rejects, which is missing"
+        raise damaged_part(folder, receipt.rejects_name, what) from None
     if check.intdigest() != receipt.rejects_hash:
-        raise damaged_part(path, "list of rejects")
+        raise damaged_part(folder, receipt.rejects_name, "list of rejects")
 
 
-def write_new(path: Path, data: bytes) -> bool:
-    """Publish a small file create-only; return False if the name was taken."""
-    partial = partial_path(path)
-    file = OutputFile(partial)
-    try:
-        file.write(data)
-        file.finish(sync=False)
-        return publish_new(partial, path)
-    finally:
-        file.close()
-        partial.unlink(missing_ok=True)
-
-
-def damaged_part(path: Path, what: str) -> DamageError:
+def damaged_part(folder: Folder, name: str, what: str) -> DamageError:
     """Build the error for a part that is not what its receipt says."""
+    if folder.keeps_whole:  # a run that continues trusts what is there, so this must not be
+        folder.remove(name)
     return DamageError(
-        f"{path}: damaged {what}",
+        f"{folder.where(name)}: damaged {what}",
         hint="run the same command again: it checks the parts and makes this one anew",
     )
 

@@ -131,7 +131,7 @@ def plan_record(plan: RunPlan) -> RunRecord:
     )
 
 
-def check_same_run(old: RunRecord, new: RunRecord, *, output: Path) -> None:
+def check_same_run(old: RunRecord, new: RunRecord, *, output: str | Path) -> None:
     """Raise `SettingsChangedError` that lists every difference, unless there is none."""
     found = differences(old, new)
     if found:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
+import numpy as np
 
 from tokenmill.engine import Engine
 from tokenmill.errors import DamageError
 from tokenmill.pipeline.context import open_run
 from tokenmill.pipeline.journal import FinishedShard, Journal
 from tokenmill.pipeline.layout import SPLITS, Stream, split_tokens
-from tokenmill.pipeline.parts import Receipt, read_rejects
+from tokenmill.pipeline.parts import PARTS_FOLDER, Receipt, read_rejects
 from tokenmill.pipeline.plan import RunPlan
 
 Shards = dict[tuple[str, int], FinishedShard]
@@ -30,22 +33,40 @@ def recover(
     """Return the units and shards that are done, and remove what crashed attempts left.
 
     A unit whose part is needed but damaged or gone counts as not done. Parts are not synced to disk
-    when they are written, so after a power loss their checksums decide.
+    when they are written, so after a power loss their checksums decide. Where the folder keeps
+    files whole, their sizes do.
     """
     receipts, shards = journal.read_receipts(), journal.read_shards()
     journal.clean(receipts.values())
     while True:
         needed = set(units_needed(plan, receipts, shards=shards))
         tasks = [
-            CheckTask(str(journal.output), unit, unit in needed)
+            CheckTask(journal.folder.place, unit, unit in needed)
             for unit, receipt in receipts.items()
             if unit in needed or receipt.rejects
         ]
-        lost = [unit for unit, whole in engine.run(check_part, tasks) if not whole]
+        if journal.folder.keeps_whole:
+            sizes, dtype = journal.folder.sizes(PARTS_FOLDER), np.dtype(plan.dtype)
+            expected = (
+                (task.unit, _sizes(receipts[task.unit], task, dtype=dtype)) for task in tasks
+            )
+            lost = [unit for unit, whole in expected if not whole.items() <= sizes.items()]
+        else:
+            lost = [unit for unit, whole in engine.run(check_part, tasks) if not whole]
         if not lost:
             return receipts, shards
         for unit in lost:  # then look again: a new gap can make other parts needed
             journal.drop_receipt(receipts.pop(unit))
+
+
+def _sizes(receipt: Receipt, task: CheckTask, *, dtype: np.dtype[Any]) -> dict[str, int]:
+    """Return what must be there of a unit: names without their folder, and sizes."""
+    found: dict[str, int] = {}
+    if task.tokens:
+        found[receipt.part_name] = receipt.part_bytes(dtype)
+    if receipt.rejects:
+        found[receipt.rejects_name] = receipt.rejects_bytes
+    return {name.removeprefix(f"{PARTS_FOLDER}/"): size for name, size in found.items()}
 
 
 def check_part(task: CheckTask) -> tuple[int, bool]:
@@ -56,7 +77,7 @@ def check_part(task: CheckTask) -> tuple[int, bool]:
         if part is not None:
             part.check()
         receipt = part.receipt if part is not None else run.receipt(task.unit)
-        for _ in read_rejects(run.parts, receipt) if receipt.rejects else ():
+        for _ in read_rejects(run.folder, receipt) if receipt.rejects else ():
             pass
     except DamageError:
         return task.unit, False

@@ -15,11 +15,12 @@ import numpy as np
 from tokenmill.config import resolve
 from tokenmill.engine import LocalEngine, ProcessEngine, resolve_workers
 from tokenmill.errors import BadDocumentError, ConfigError
-from tokenmill.files import exclusive_lock, storage_error
+from tokenmill.files import storage_error
+from tokenmill.folder import Folder, open_folder
 from tokenmill.pipeline.assemble import ShardTask
 from tokenmill.pipeline.commit import Made, commit
 from tokenmill.pipeline.context import RunContext, enter_run, leave_run
-from tokenmill.pipeline.journal import FinishedShard, Journal
+from tokenmill.pipeline.journal import LOCK_NAME, FinishedShard, Journal
 from tokenmill.pipeline.layout import SPLITS, ShardLayout, Stream, split_tokens
 from tokenmill.pipeline.limit import (
     CutRules,
@@ -48,8 +49,8 @@ from tokenmill.store import (
     RUN_FOLDER,
     Metadata,
     Store,
+    decode_metadata,
     open_store,
-    read_metadata,
     write_tokenizer,
 )
 from tokenmill.tokenizer import Tokenizer
@@ -78,32 +79,34 @@ def tokenize(
     report: Report = silent,
     **settings: Any,
 ) -> Store:
-    """Tokenize `sources` into the folder `output` and open the store.
+    """Tokenize `sources` into the folder or s3:// prefix `output` and open the store.
 
     `settings` are the fields of `TokenizeSettings`: tokenizer, val_ratio, shard_tokens and so on.
     Calling it again continues an interrupted run; on a complete one it only opens the store.
     """
     several = [sources] if isinstance(sources, str | Path) else list(sources)
     layer = {**settings, "sources": [str(source) for source in several]}
-    tokenize_corpus(resolve(TokenizeSettings, layer), Path(output), report=report)
+    tokenize_corpus(resolve(TokenizeSettings, layer), output, report=report)
     return open_store(output)
 
 
 def tokenize_corpus(
-    settings: TokenizeSettings, output: Path, *, report: Report = silent
+    settings: TokenizeSettings, output: str | Path, *, report: Report = silent
 ) -> Outcome:
     """Tokenize into the folder `output`, or continue where an earlier run stopped."""
     started = time.monotonic()
     tokenizer = chosen_tokenizer(settings)
     plan = make_plan(settings, tokenizer)
-    journal = Journal(output)
+    folder = open_folder(output)
+    journal = Journal(folder)
     try:
-        _prepare_folder(output)
-        with exclusive_lock(journal.lock):
+        _prepare_folder(folder)
+        with folder.lock(LOCK_NAME):
             _check_record(plan, journal)
-            if (output / METADATA_NAME).exists():
+            if folder.size(METADATA_NAME) is not None:
+                metadata = _read_metadata(folder)
                 journal.finish()
-                return Outcome(read_metadata(output), True, time.monotonic() - started)
+                return Outcome(metadata, True, time.monotonic() - started)
             metadata = _work(plan, tokenizer, journal=journal, report=report)
     except OSError as error:
         raise storage_error(error) from error
@@ -111,9 +114,9 @@ def tokenize_corpus(
 
 
 def _work(plan: RunPlan, tokenizer: Tokenizer, *, journal: Journal, report: Report) -> Metadata:
-    write_tokenizer(journal.output, tokenizer.definition_name, data=tokenizer.definition)
+    write_tokenizer(journal.folder, tokenizer.definition_name, data=tokenizer.definition)
     context = RunContext(
-        output=journal.output,
+        folder=journal.folder,
         settings=plan.settings,
         files=plan.files,
         tokenizer=tokenizer,
@@ -125,7 +128,7 @@ def _work(plan: RunPlan, tokenizer: Tokenizer, *, journal: Journal, report: Repo
     try:
         return Run(plan, context, journal=journal, report=report).finish()
     finally:
-        leave_run(journal.output)
+        leave_run(journal.folder.place)
 
 
 class Run:
@@ -136,7 +139,7 @@ class Run:
     ) -> None:
         self.plan, self.context, self.journal, self.report = plan, context, journal, report
         self.settings = plan.settings
-        self.output = str(journal.output)
+        self.output = journal.folder.place
         self.workers = resolve_workers(plan.settings.workers)
         most_processes = max(len(plan.units) // UNITS_PER_PROCESS, 1)
         self.num_processes = min(-(-self.workers // THREADS_PER_PROCESS), most_processes)
@@ -183,6 +186,7 @@ class Run:
         results = self._engine().run(work, tasks)
         try:
             for made in results:
+                self.journal.folder.check_lock(LOCK_NAME)
                 if isinstance(made, Receipt):
                     self._finish_unit(made)
                 else:
@@ -352,16 +356,24 @@ class Run:
         return (self.context.part(unit) for unit in sorted(self.receipts))
 
 
-def _prepare_folder(output: Path) -> None:
+def _prepare_folder(folder: Folder) -> None:
     """Make the output folder, unless something else lives there."""
-    if output.exists() and not output.is_dir():
-        raise ConfigError(f"{output}: a file, expected a folder to write the store into")
-    ours = (output / RUN_FOLDER).is_dir() or (output / METADATA_NAME).is_file()
-    if output.is_dir() and not ours and any(output.iterdir()):
+    ours = folder.size(METADATA_NAME) is not None or folder.holds(RUN_FOLDER)
+    try:
+        foreign = not ours and folder.holds("")
+    except NotADirectoryError:
         raise ConfigError(
-            f"{output}: not empty and not a store", hint="choose an empty or new folder"
+            f"{folder.place}: a file, expected a folder to write the store into"
+        ) from None
+    if foreign:
+        raise ConfigError(
+            f"{folder.place}: not empty and not a store", hint="choose an empty or new folder"
         )
-    Journal(output).create()
+    Journal(folder).create()
+
+
+def _read_metadata(folder: Folder) -> Metadata:
+    return decode_metadata(folder.read(METADATA_NAME), folder.where(METADATA_NAME))
 
 
 def _check_record(plan: RunPlan, journal: Journal) -> None:
@@ -369,13 +381,13 @@ def _check_record(plan: RunPlan, journal: Journal) -> None:
     record = plan_record(plan)
     before = journal.read_record()
     if before is not None:
-        check_same_run(before, record, output=journal.output)
-    elif (journal.output / METADATA_NAME).exists():
-        metadata = read_metadata(journal.output)
+        check_same_run(before, record, output=journal.folder.place)
+    elif journal.folder.size(METADATA_NAME) is not None:
+        metadata = _read_metadata(journal.folder)
         changed = metadata.settings != record.settings
         if changed or metadata.tokenizer.fingerprint != record.fingerprint:
             raise ConfigError(
-                f"{journal.output}: holds a store made with other settings",
+                f"{journal.folder.place}: holds a store made with other settings",
                 hint="choose another output folder",
             )
     else:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tokenmill.engine import check_stop
 from tokenmill.pipeline.assemble import clip_rows, document_rows, select_documents
-from tokenmill.pipeline.context import open_run
+from tokenmill.pipeline.context import RunContext, open_run
 from tokenmill.pipeline.journal import FinishedShard
 from tokenmill.pipeline.parts import PART_DOCS_DTYPE, Docs, Ids, Part, lengths
 from tokenmill.store import ShardWriter
@@ -41,6 +41,22 @@ class ShuffledShardTask(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     groups: tuple[tuple[int, int, int], ...] = ()
     """(first bucket, bucket after the last, first token) of what is gathered at a time."""
     num_units: int
+
+
+class Stretch:
+    """Documents of one sorted run that follow each other, and where their tokens are."""
+
+    def __init__(self, part: Part, docs: Docs, start: int) -> None:
+        self.docs = docs
+        self.start = start
+        """The first token, counted in the part."""
+        self._tokens = part.tokens.narrowed(start, int(docs["end"][-1]))
+
+    def read(self, start: int, stop: int) -> Ids:
+        """Return the ids of [start, stop), counted in the part."""
+        found = list(self._tokens.read(start, stop))
+        self._tokens.forget()
+        return found[0] if len(found) == 1 else np.concatenate(found)
 
 
 @dataclass(slots=True)
@@ -98,15 +114,13 @@ def assemble_shuffled(task: ShuffledShardTask) -> FinishedShard:
     stop = task.start + task.num_tokens
     tables: list[NDArray[np.void]] = []
     writer = ShardWriter(
-        run.output, task.split, index=task.index, dtype=run.dtype, num_tokens=task.num_tokens
+        run.folder, task.split, index=task.index, dtype=run.dtype, num_tokens=task.num_tokens
     )
     with writer:
+        found_in = _all_stretches(run, task)
         for first, after, group_start in task.groups:
             check_stop()
-            parts = (run.part(unit) for unit in range(task.num_units))
-            found = gather(
-                parts, first=first, after=after, split=task.split, threshold=task.threshold
-            )
+            found = gather(found_in, (first, after), split=task.split, threshold=task.threshold)
             rows = document_rows(found.docs, found.num_tokens, start=group_start)
             tables.append(clip_rows(rows, task.start, stop, last=task.last))
             position = group_start
@@ -120,23 +134,25 @@ def assemble_shuffled(task: ShuffledShardTask) -> FinishedShard:
 
 
 def gather(
-    parts: Iterable[Part], *, first: int, after: int, split: str | None, threshold: int
+    stretches: Iterable[Stretch], buckets: tuple[int, int], *, split: str | None, threshold: int
 ) -> Gathered:
     """Return the documents of buckets [first, after) in shuffled order."""
     tables: list[Docs] = []
     ids: list[Ids] = []
-    for part in parts:
-        for start, stop in _bucket_ranges(part, first, after):
-            docs = part.docs[start:stop]
-            offset = int(part.docs["end"][start - 1]) if start else 0
-            tokens = _joined(part.tokens(offset, int(docs["end"][-1])), dtype=part.dtype)
-            ends = (docs["end"] - np.uint64(offset)).tolist()
-            texts = [tokens[a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)]
-            if split is not None:
-                chosen = select_documents(docs, split=split, threshold=threshold)
-                docs, texts = docs[chosen], [texts[i] for i in np.flatnonzero(chosen)]
-            tables.append(docs)
-            ids.extend(texts)
+    for stretch in stretches:
+        start, stop = _rows(stretch.docs["key"], buckets)
+        if start == stop:
+            continue
+        docs = stretch.docs[start:stop]
+        offset = int(stretch.docs["end"][start - 1]) if start else stretch.start
+        tokens = stretch.read(offset, int(docs["end"][-1]))
+        ends = (docs["end"] - np.uint64(offset)).tolist()
+        texts = [tokens[a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)]
+        if split is not None:
+            chosen = select_documents(docs, split=split, threshold=threshold)
+            docs, texts = docs[chosen], [texts[i] for i in np.flatnonzero(chosen)]
+        tables.append(docs)
+        ids.extend(texts)
     if not tables:
         return Gathered(np.empty(0, dtype=PART_DOCS_DTYPE), [])
     docs = np.concatenate(tables)
@@ -144,17 +160,35 @@ def gather(
     return Gathered(docs[order], [ids[i] for i in order])
 
 
-def _bucket_ranges(part: Part, first: int, after: int) -> Iterator[tuple[int, int]]:
-    """Yield the rows of each run of a part whose keys lie in buckets [first, after)."""
-    keys = part.docs["key"]
-    low, high = first << (64 - BUCKET_BITS), after << (64 - BUCKET_BITS)
+def stretches(part: Part, buckets: tuple[int, int]) -> Iterator[Stretch]:
+    """Yield what each run of a part holds of buckets [first, after)."""
     base = 0
     for num_documents in part.receipt.runs:
-        start = bisect_left(keys, low, base, base + num_documents)
-        stop = bisect_left(keys, high, start, base + num_documents)
+        start, stop = _rows(part.docs["key"][base : base + num_documents], buckets)
         if start < stop:
-            yield start, stop
+            first = base + start
+            offset = int(part.docs["end"][first - 1]) if first else 0
+            yield Stretch(part, part.docs[first : base + stop].copy(), offset)
         base += num_documents
+
+
+def _all_stretches(run: RunContext, task: ShuffledShardTask) -> list[Stretch]:
+    """Return what all parts hold of a shard; the document tables of these stretches are kept."""
+    if not task.groups:
+        return []
+    buckets = task.groups[0][0], task.groups[-1][1]
+    found: list[Stretch] = []
+    for unit in range(task.num_units):
+        check_stop()
+        found += stretches(run.part(unit), buckets)
+    return found
+
+
+def _rows(keys: NDArray[np.uint64], buckets: tuple[int, int]) -> tuple[int, int]:
+    """Return the range of sorted keys that lie in buckets [first, after)."""
+    low, high = (bucket << (64 - BUCKET_BITS) for bucket in buckets)
+    start = bisect_left(keys, low)
+    return start, bisect_left(keys, high, start)
 
 
 def _group_buckets(
@@ -166,8 +200,3 @@ def _group_buckets(
         stop = min(max(stop, first + 1), after)
         yield first, stop, int(starts[first])
         first = stop
-
-
-def _joined(pieces: Iterator[Ids], *, dtype: np.dtype) -> Ids:
-    found = list(pieces)
-    return found[0] if len(found) == 1 else np.concatenate([np.empty(0, dtype=dtype), *found])

@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 
 from tokenmill.errors import NotAStoreError
-from tokenmill.files import is_locked
-from tokenmill.pipeline.journal import Journal
+from tokenmill.folder import Folder, open_folder
+from tokenmill.pipeline.journal import EVENTS_NAME, LOCK_NAME, Journal
 from tokenmill.progress import count, duration
-from tokenmill.store import METADATA_NAME, read_metadata
+from tokenmill.store import METADATA_NAME, decode_metadata
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,30 +67,31 @@ class _Logged(msgspec.Struct):
     rejected: int = 0
 
 
-def run_status(output: Path) -> Status:
+def run_status(output: str | Path) -> Status:
     """Return the status of the run that writes, wrote or began to write `output`."""
-    if (output / METADATA_NAME).is_file():
-        return _complete(output)
-    journal = Journal(output)
-    record = journal.read_record() if journal.folder.is_dir() else None
+    folder = open_folder(output)
+    if folder.size(METADATA_NAME) is not None:
+        return _complete(folder)
+    journal = Journal(folder)
+    record = journal.read_record()
     if record is None:
         raise NotAStoreError(
             f"{output}: no run was begun here", hint="`tokenmill tokenize … -o DIR` begins one"
         )
     events = _read_events(journal)
-    running = is_locked(journal.lock)
-    rate = _rate(events) if running else None
+    holder = folder.holder(LOCK_NAME)
+    rate = _rate(events) if holder is not None else None
     last = events[-1] if events else None
     numbers = next((e for e in reversed(events) if e.event == "progress"), None)
-    done = len(list(journal.parts.glob("[0-9]*.json")))
+    num_units_done, num_shards_done = journal.num_done()
     left = (record.total_bytes - numbers.done) / rate if rate and numbers else None
     return Status(
-        output=str(output),
-        state="running" if running else "stopped",
-        holder=journal.lock.read_text(errors="replace") if running else "",
+        output=folder.place,
+        state="running" if holder is not None else "stopped",
+        holder=holder or "",
         num_units=record.num_units,
-        num_units_done=done,
-        num_shards_done=len(list(journal.shards.glob("[a-z]*.json"))),
+        num_units_done=num_units_done,
+        num_shards_done=num_shards_done,
         total_bytes=record.total_bytes,
         num_tokens=numbers.tokens if numbers else 0,
         num_documents=numbers.documents if numbers else 0,
@@ -101,10 +102,10 @@ def run_status(output: Path) -> Status:
     )
 
 
-def _complete(output: Path) -> Status:
-    metadata = read_metadata(output)
+def _complete(folder: Folder) -> Status:
+    metadata = decode_metadata(folder.read(METADATA_NAME), folder.where(METADATA_NAME))
     return Status(
-        output=str(output),
+        output=folder.place,
         state="complete",
         num_shards_done=sum(len(split.shards) for split in metadata.splits.values()),
         total_bytes=sum(source.size for source in metadata.sources),
@@ -117,7 +118,7 @@ def _complete(output: Path) -> Status:
 def _read_events(journal: Journal) -> list[_Logged]:
     """Return the events of the latest attempt; a line that a crash cut short is passed over."""
     try:
-        lines = journal.events.read_bytes().splitlines()
+        lines = journal.folder.read(EVENTS_NAME).splitlines()
     except FileNotFoundError:
         return []
     events: list[_Logged] = []

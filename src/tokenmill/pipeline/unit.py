@@ -39,7 +39,7 @@ from tokenmill.store import narrow
 
 
 class UnitTask(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """One unit of the run that writes to the folder `output`."""
+    """One unit of the run that writes to `output`, a path or a URL."""
 
     output: str
     unit: Unit
@@ -54,7 +54,7 @@ def tokenize_unit(task: UnitTask) -> Receipt:
     run = open_run(task.output)
     sliced = run.settings.shuffle is not None or run.settings.has_val
     writer = PartWriter(
-        run.parts,
+        run.folder,
         task.unit.index,
         dtype=run.dtype,
         sort=run.settings.shuffle is not None,

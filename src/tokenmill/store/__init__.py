@@ -14,13 +14,16 @@ from tokenmill.store.format import (
     METADATA_NAME,
     REJECTS_NAME,
     RUN_FOLDER,
+    blocks_name,
     blocks_path,
     check_fits,
     choose_dtype,
+    docs_name,
     docs_path,
     narrow,
     num_shards,
     sample_ids_name,
+    shard_name,
     shard_path,
     tokens_name,
 )
@@ -34,11 +37,14 @@ from tokenmill.store.metadata import (
     SplitEntry,
     TokenizerEntry,
     content_digest,
+    decode_metadata,
     read_metadata,
     write_metadata,
 )
+from tokenmill.store.place import name_of
 from tokenmill.store.plain_shards import PlainRecord, PlainSplit, read_record
 from tokenmill.store.reader import Document, Split, Store, open_store
+from tokenmill.store.remote_cache import CacheSettings
 from tokenmill.store.sample_ids import sample_ids
 from tokenmill.store.summary import store_text
 from tokenmill.store.verify import Problem, VerifyReport, verify
@@ -52,6 +58,7 @@ __all__ = [
     "METADATA_NAME",
     "REJECTS_NAME",
     "RUN_FOLDER",
+    "CacheSettings",
     "ConsolidateReport",
     "ConsolidateSettings",
     "ConsolidatedEntry",
@@ -71,13 +78,17 @@ __all__ = [
     "Store",
     "TokenizerEntry",
     "VerifyReport",
+    "blocks_name",
     "blocks_path",
     "check_fits",
     "choose_dtype",
     "consolidate",
     "content_digest",
+    "decode_metadata",
+    "docs_name",
     "docs_path",
     "hash_file",
+    "name_of",
     "narrow",
     "num_shards",
     "open_store",
@@ -85,6 +96,7 @@ __all__ = [
     "read_record",
     "sample_ids",
     "sample_ids_name",
+    "shard_name",
     "shard_path",
     "store_text",
     "tokens_name",

@@ -94,6 +94,16 @@ def shard_name(split: str, index: int) -> str:
     return f"{split}_{index:06d}.npy"
 
 
+def docs_name(split: str, index: int) -> str:
+    """Return the name in the store of the document table of a shard."""
+    return f"{DOCS_FOLDER}/{shard_name(split, index)}"
+
+
+def blocks_name(split: str, index: int) -> str:
+    """Return the name in the store of the block checksums of a shard."""
+    return f"{BLOCKS_FOLDER}/{shard_name(split, index)}"
+
+
 def shard_path(folder: Path, split: str, *, index: int) -> Path:
     """Return where the token ids of a shard are."""
     return folder / shard_name(split, index)
@@ -101,12 +111,12 @@ def shard_path(folder: Path, split: str, *, index: int) -> Path:
 
 def docs_path(folder: Path, split: str, *, index: int) -> Path:
     """Return where the document table of a shard is."""
-    return folder / DOCS_FOLDER / shard_name(split, index)
+    return folder / docs_name(split, index)
 
 
 def blocks_path(folder: Path, split: str, *, index: int) -> Path:
     """Return where the block checksums of a shard are."""
-    return folder / BLOCKS_FOLDER / shard_name(split, index)
+    return folder / blocks_name(split, index)
 
 
 def tokens_name(split: str) -> str:

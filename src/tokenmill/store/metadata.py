@@ -20,7 +20,8 @@ import numpy as np
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from tokenmill.errors import ConfigError, DamageError, NotAStoreError, StorageError
-from tokenmill.files import atomic_write, storage_error
+from tokenmill.files import storage_error
+from tokenmill.folder import Folder, open_folder
 from tokenmill.store import format as layout
 from tokenmill.store.format import FORMAT_VERSION, METADATA_NAME
 
@@ -211,23 +212,23 @@ def content_digest(metadata: Metadata) -> str:
     return f"sha256:{hashlib.sha256(msgspec.json.encode(content, order='sorted')).hexdigest()}"
 
 
-def write_metadata(folder: Path, metadata: Metadata) -> Metadata:
+def write_metadata(folder: Path | Folder, metadata: Metadata) -> Metadata:
     """Write `metadata.json`, which makes the folder a store; return it with its digest.
 
     To be called last. Metadata that does not add up is a `ValueError`, and nothing is written.
     """
-    data = encode_metadata(metadata)
+    data, target = encode_metadata(metadata), open_folder(folder)
+    path = target.where(METADATA_NAME)
     try:
-        complete = decode_metadata(data, folder / METADATA_NAME)
+        complete = decode_metadata(data, path)
     except DamageError as error:
         raise ValueError(
             f"metadata that does not add up was not written: {error.message}"
         ) from error
     try:
-        with atomic_write(folder / METADATA_NAME) as file:
-            file.write(data)
+        target.write(METADATA_NAME, data)
     except OSError as error:
-        raise storage_error(error, folder / METADATA_NAME) from error
+        raise storage_error(error, path) from error
     return complete
 
 
@@ -270,7 +271,7 @@ def encode_metadata(metadata: Metadata) -> bytes:
     return data[: found.start(2)] + checksum + data[found.end(2) :]
 
 
-def decode_metadata(data: bytes, path: Path) -> Metadata:
+def decode_metadata(data: bytes, path: str | Path) -> Metadata:
     """Check and decode the bytes of `metadata.json`; `path` is named in errors."""
     found = _PREFIX.match(data)
     if found is None:
@@ -371,7 +372,7 @@ class _Beginning(Struct):
     splits: msgspec.Raw = msgspec.Raw()
 
 
-def _not_ours(data: bytes, path: Path) -> ConfigError | DamageError:
+def _not_ours(data: bytes, path: str | Path) -> ConfigError | DamageError:
     """Tell a newer store with another beginning, or some other JSON, from a damaged one."""
     try:
         beginning = msgspec.json.decode(data, type=_Beginning)
@@ -386,14 +387,14 @@ def _not_ours(data: bytes, path: Path) -> ConfigError | DamageError:
     return _damage(path, "it does not begin as tokenmill writes it")
 
 
-def _other_version(path: Path, version: int) -> ConfigError:
+def _other_version(path: str | Path, version: int) -> ConfigError:
     return ConfigError(
         f"{path}: store format {version}, this tokenmill reads format {FORMAT_VERSION}",
         hint="pip install --upgrade tokenmill",
     )
 
 
-def _damage(path: Path, problem: str) -> DamageError:
+def _damage(path: str | Path, problem: str) -> DamageError:
     return DamageError(
         f"{path}: damaged: {problem}",
         hint="restore the file from a copy, or run the same `tokenmill tokenize` command again",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,17 +12,20 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from tokenmill.files import OutputFile, atomic_write, partial_path, storage_error, sync_folder
+from tokenmill.files import storage_error
+from tokenmill.folder import Folder, open_folder
 from tokenmill.store.format import (
     BLOCK_BYTES,
     BLOCKS_DTYPE,
+    BLOCKS_FOLDER,
     DOCS_DTYPE,
+    DOCS_FOLDER,
     TOKEN_DTYPES,
-    blocks_path,
-    docs_path,
+    blocks_name,
+    docs_name,
     is_tokenizer_name,
     npy_header,
-    shard_path,
+    shard_name,
 )
 from tokenmill.store.metadata import FileEntry, ShardEntry
 
@@ -41,25 +43,29 @@ class ShardWriter:
     """
 
     def __init__(
-        self, folder: Path, split: str, *, index: int, dtype: np.dtype[Any], num_tokens: int
+        self,
+        folder: Path | Folder,
+        split: str,
+        *,
+        index: int,
+        dtype: np.dtype[Any],
+        num_tokens: int,
     ) -> None:
         if dtype not in TOKEN_DTYPES.values():
             raise TypeError(f"dtype is {dtype}, expected one of {', '.join(TOKEN_DTYPES)}")
-        self.path = shard_path(folder, split, index=index)
+        self._folder = open_folder(folder)
+        self._docs_name, self._blocks_name = docs_name(split, index), blocks_name(split, index)
+        self.path = self._folder.where(shard_name(split, index))
         self.dtype = dtype
         self.num_tokens = num_tokens
-        self._docs_path = docs_path(folder, split, index=index)
-        self._blocks_path = blocks_path(folder, split, index=index)
         self._num_written = 0
         self._buffer = bytearray(_BUFFER_BYTES)
         self._filled = 0  # the buffer starts at a block border of the file
         self._sha256 = hashlib.sha256()
         self._blocks: list[int] = []
-        self._partial = partial_path(self.path)
         with _storage_faults(self.path):
-            self._docs_path.parent.mkdir(parents=True, exist_ok=True)
-            self._blocks_path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = OutputFile(self._partial)
+            self._folder.make(DOCS_FOLDER, BLOCKS_FOLDER)
+            self._file = self._folder.create(shard_name(split, index))
         self._append(memoryview(npy_header(dtype, num_tokens)))
 
     def write(self, ids: NDArray[Any]) -> None:
@@ -88,13 +94,10 @@ class ShardWriter:
         _check_docs(docs, self.num_tokens)
         with _storage_faults(self.path):
             self._flush()
-            self._file.finish(sync=sync)
             blocks = np.array(self._blocks, dtype=BLOCKS_DTYPE)
-            docs_entry = _write_table(self._docs_path, docs, sync=sync)
-            blocks_entry = _write_table(self._blocks_path, blocks, sync=sync)
-            self._partial.replace(self.path)
-            if sync:
-                sync_folder(self.path.parent)
+            docs_entry = self._write_table(self._docs_name, docs, sync=sync)
+            blocks_entry = self._write_table(self._blocks_name, blocks, sync=sync)
+            self._file.publish(sync=sync)
         return ShardEntry(
             num_tokens=self.num_tokens,
             num_documents=len(docs),
@@ -106,7 +109,6 @@ class ShardWriter:
     def close(self) -> None:
         """Remove what was written unless `finish` published it."""
         self._file.close()
-        self._partial.unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
         return self
@@ -133,13 +135,27 @@ class ShardWriter:
             self._file.write(view)
         self._filled = 0
 
+    def _write_table(self, name: str, table: NDArray[Any], *, sync: bool) -> FileEntry:
+        """Write a whole table as .npy, atomically."""
+        header = npy_header(table.dtype, len(table))
+        body = np.ascontiguousarray(table).view(np.uint8).data
+        digest = hashlib.sha256(header)
+        digest.update(body)
+        with self._folder.create(name) as file:
+            file.write(header)
+            file.write(body)
+            file.publish(sync=sync)
+            num_bytes = file.num_bytes
+        return FileEntry(bytes=num_bytes, sha256=digest.hexdigest())
 
-def write_tokenizer(folder: Path, name: str, *, data: bytes) -> FileEntry:
+
+def write_tokenizer(folder: Path | Folder, name: str, *, data: bytes) -> FileEntry:
     """Write the tokenizer's definition beside the shards and return its size and hash."""
     if not is_tokenizer_name(name):
         raise ValueError(f"{name!r}: expected `tokenizer.` and a suffix")
-    with _storage_faults(folder / name), atomic_write(folder / name) as file:
-        file.write(data)
+    target = open_folder(folder)
+    with _storage_faults(target.where(name)):
+        target.write(name, data)
     return FileEntry(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
 
 
@@ -151,19 +167,6 @@ def hash_file(path: Path) -> FileEntry:
         while length := file.readinto(buffer):
             digest.update(buffer[:length])
             num_bytes += length
-    return FileEntry(bytes=num_bytes, sha256=digest.hexdigest())
-
-
-def _write_table(path: Path, table: NDArray[Any], *, sync: bool) -> FileEntry:
-    """Write a whole table as .npy, atomically."""
-    header = npy_header(table.dtype, len(table))
-    body = np.ascontiguousarray(table).view(np.uint8).data
-    digest = hashlib.sha256(header)
-    digest.update(body)
-    with atomic_write(path, sync=sync) as file:
-        file.write(header)
-        file.write(body)
-        num_bytes = file.num_bytes
     return FileEntry(bytes=num_bytes, sha256=digest.hexdigest())
 
 
@@ -182,9 +185,9 @@ def _check_docs(docs: NDArray[Any], num_tokens: int) -> None:
 
 
 @contextmanager
-def _storage_faults(path: Path) -> Generator[None]:
+def _storage_faults(path: str | Path) -> Generator[None]:
     """Turn what the operating system reports into a `StorageError` that names the file."""
     try:
         yield
     except OSError as error:
-        raise storage_error(error, os.fspath(error.filename or path)) from error
+        raise storage_error(error, error.filename or path) from error
