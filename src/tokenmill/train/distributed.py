@@ -18,7 +18,7 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from tokenmill.errors import ConfigError
@@ -146,11 +146,3 @@ def accumulating(model: nn.Module, *, is_last: bool) -> Generator[None]:
 def whole(tensor: Tensor) -> Tensor:
     """Return a tensor that may be cut over ranks as a whole; every rank must call it."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-
-
-def like(value: Tensor, parameter: Tensor) -> Tensor:
-    """Return a whole tensor on the device of a parameter, cut over ranks as the parameter is."""
-    value = value.to(parameter.device)
-    if isinstance(parameter, DTensor) and value.shape == parameter.shape:
-        return distribute_tensor(value, parameter.device_mesh, parameter.placements)
-    return value
