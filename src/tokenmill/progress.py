@@ -24,7 +24,7 @@ _THREE_DIGITS = 999.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """How far a job is. `done` and `total` count bytes of input."""
+    """How far a job is. `done` and `total` count bytes of input, or what `unit` says."""
 
     stage: str
     done: int = 0
@@ -32,6 +32,9 @@ class Event:
     num_documents: int = 0
     num_tokens: int = 0
     num_rejected: int = 0
+    unit: str = "B"
+    note: str = ""
+    """What else is to be said with the numbers."""
     message: str = ""
     """Something to tell the user once; the numbers are not shown with it."""
 
@@ -203,15 +206,19 @@ def _plain_line(event: Event, rates: Rates) -> str:
     if event.message:
         return event.message
     byte_rate, token_rate, left = rates
-    parts = [f"{count(event.done)}B"]
+    unit = event.unit if event.unit == "B" else f" {event.unit}"
+    parts = [f"{count(event.done)}{unit}"]
     if event.total:
-        parts = [_percent(event), f"{count(event.done)}B of {count(event.total)}B"]
+        done = f"{count(event.done)}{unit if unit == 'B' else ''}"
+        parts = [_percent(event), f"{done} of {count(event.total)}{unit}"]
+    if event.note:
+        parts.append(event.note)
     if event.num_documents:
         parts.append(f"{count(event.num_documents)} documents")
     if event.num_tokens:
         parts.append(f"{count(event.num_tokens)} tokens")
     if byte_rate:
-        parts.append(f"{count(byte_rate)}B/s")
+        parts.append(f"{count(byte_rate)}{unit}/s")
     if token_rate:
         parts.append(f"{count(token_rate)} tokens/s")
     return f"{event.stage}: {', '.join(parts + _rest(event, left))}"
@@ -231,7 +238,7 @@ def _rest(event: Event, left: float | None) -> list[str]:
 
 def _json_line(event: Event, rates: Rates) -> str:
     byte_rate, token_rate, left = rates
-    fields = {
+    fields: dict[str, Any] = {
         "stage": event.stage,
         "done": event.done,
         "total": event.total,
@@ -242,6 +249,9 @@ def _json_line(event: Event, rates: Rates) -> str:
         "tokens_per_second": round(token_rate),
         "seconds_left": None if left is None else round(left, 1),
     }
+    if event.unit != "B":
+        fields[f"{event.unit}_per_second"] = fields.pop("bytes_per_second")
+        fields["note"] = event.note
     if event.message:
         text = event.message.encode(errors="backslashreplace").decode()  # file names can be odd
         fields = {"stage": event.stage, "message": text}
@@ -270,8 +280,12 @@ def _live(stream: TextIO) -> Generator[Report]:
         if event.message:
             progress.console.print(event.message, markup=False, highlight=False)
             return
-        byte_rate, _, left = meter.update(event)
-        numbers = [_percent(event), f"{count(event.num_tokens)} tokens", f"{count(byte_rate)}B/s"]
+        byte_rate, token_rate, left = meter.update(event)
+        numbers = [_percent(event), f"{count(event.num_tokens)} tokens"]
+        if event.unit == "B":
+            numbers.append(f"{count(byte_rate)}B/s")
+        else:
+            numbers += [event.note, f"{count(token_rate)} tokens/s"]
         if event.stage not in bars:
             bars[event.stage] = progress.add_task(event.stage, numbers="")
         progress.update(
