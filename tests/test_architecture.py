@@ -37,7 +37,7 @@ ONLY_IN = {
     "torch": ("dataset/", "train/"),
     "safetensors": ("train/",),
     "resvg_py": ("train/",),
-    "ray": ("engine/ray.py",),
+    "ray": ("engine/ray.py", "cluster/ray_ready.py"),
     "pyarrow": ("sources/",),
     "obstore": ("files.py",),
     "click": ("cli/",),

@@ -22,8 +22,9 @@ START_SECONDS = 60.0
 NODES = ("n1", "n2")
 CPUS_PER_NODE = 4
 MAX_ARRAY_SIZE = 101
-REQUEUE_SECONDS = 3
-"""How long a requeued job waits: as long as a job credential lives, by default two minutes."""
+REQUEUE_SECONDS = 5
+"""How long a requeued job waits: as long as a job credential lives, by default two minutes.
+Less than five counts as not given."""
 
 CONFIGURATION = """\
 ClusterName=rig

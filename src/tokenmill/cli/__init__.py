@@ -25,10 +25,13 @@ COMMANDS = {
     "status": "Show how far a run is, also from another shell.",
     "verify": "Check a store against its checksums.",
     "consolidate": "Write all ids of a store into one file, with an id for each sample.",
+    "run": "Run any of these as a job of Slurm.",
     "plan": "Explain a plan, and find the documents of a step.",
     "bench": "Measure the speed of parts of tokenmill on this machine.",
 }
 """Each verb lives in the module of its name, which is loaded only when it is called."""
+_HOMES = {"run": "submit"}
+"""But for `run`: a module of that name would hide the function below."""
 
 
 class LazyGroup(click.Group):
@@ -42,7 +45,8 @@ class LazyGroup(click.Group):
         """Load a verb."""
         if cmd_name not in COMMANDS:
             return None
-        return import_module(f"tokenmill.cli.{cmd_name}").command
+        home = _HOMES.get(cmd_name, cmd_name)
+        return import_module(f"tokenmill.cli.{home}").command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of verbs without loading any."""
@@ -72,7 +76,8 @@ def group(context: click.Context, catalog: str | None) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and leave with its exit code."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGTERM, signal.SIGUSR1):  # by the second Slurm warns of its time limit
+        signal.signal(number, _interrupt)
     sys.exit(run(arguments))
 
 
