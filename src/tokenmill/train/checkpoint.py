@@ -68,10 +68,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     val_loss: float | None = None
     """Nats per token of the validation split at this step, if it was measured there."""
     val_bits_per_byte: float | None = None
+    best_loss: float | None = None
+    """The lowest validation loss so far."""
     pending: list[float] = []
     """Losses of the steps since the last row of the metrics: the next row is their mean."""
-    optimizers: list[dict[str, Any]] = []
-    """What optimizers remember that is not a tensor."""
     world_size: int = 1
     versions: dict[str, str] = {}
     created: str = ""

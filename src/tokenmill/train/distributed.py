@@ -48,33 +48,25 @@ class Ranks:
             dist.all_reduce(values)
         return values
 
-    def any(self, flag: bool) -> bool:
-        """Tell whether any rank says yes: all ranks must take the same turns."""
+    def largest(self, number: int) -> int:
+        """Return the largest of the numbers that the ranks give: all must take the same turns."""
         if self.world_size == 1:
-            return flag
-        found = torch.tensor(int(flag))  # on the host: no waiting for the device
+            return number
+        found = torch.tensor(number)  # on the host: no waiting for the device
         dist.all_reduce(found, op=dist.ReduceOp.MAX)
-        return bool(found)
+        return int(found)
+
+    def any(self, flag: bool) -> bool:
+        """Tell whether any rank says yes."""
+        return bool(self.largest(int(flag)))
 
     def smallest(self, number: int) -> int:
         """Return the smallest of the numbers that the ranks give."""
-        if self.world_size == 1:
-            return number
-        found = torch.tensor(number)
-        dist.all_reduce(found, op=dist.ReduceOp.MIN)
-        return int(found)
+        return -self.largest(-number)
 
     def wait(self) -> None:
         """Wait until all ranks are here."""
         self.any(False)
-
-    def share(self, value: Any) -> Any:
-        """Return what the first rank has, on every rank; plain values only."""
-        if self.world_size == 1:
-            return value
-        values = [value]
-        dist.broadcast_object_list(values, src=0)
-        return values[0]
 
 
 def find_ranks(parallel: Literal["auto", "none", "ddp", "fsdp"]) -> Ranks:
