@@ -52,6 +52,14 @@ def chunked_cross_entropy_sum(
     The gradients are computed with the loss, chunk by chunk: no matrix is multiplied twice, and
     what is kept for the backward pass has the size of `hidden` (N, D) and `weight` (V, D).
     """
+    if not torch.is_grad_enabled():
+        low = weight.to(hidden.dtype)
+        parts = zip(hidden.split(chunk_tokens), labels.split(chunk_tokens), strict=True)
+        losses = [
+            cross_entropy_sum(part @ low.T, wanted, softcap=softcap, vocab_size=vocab_size)
+            for part, wanted in parts
+        ]
+        return torch.stack(losses).sum()
     return _ChunkedLoss.apply(hidden, weight, labels, softcap, vocab_size, chunk_tokens)  # pyright: ignore[reportReturnType]
 
 

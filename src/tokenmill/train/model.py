@@ -21,7 +21,6 @@ Legend: B rows of T positions, D width, H heads of Dh, V ids, L layers.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (what everyone calls it)
@@ -45,7 +44,7 @@ from tokenmill.train.model_settings import ComputeSettings, ModelSettings
 NORM_EPSILON = {"modern": 1e-6, "gpt2": 1e-5}
 ROTARY_BASE = 10_000.0
 Rotation = tuple[Tensor, Tensor] | None
-"""Cosines and sines of positions, (T, 1, Dh / 2) or (B, T, 1, Dh / 2)."""
+"""Cosines and sines of positions, (T, 1, 1, Dh / 2) or (B, T, 1, 1, Dh / 2)."""
 
 
 class GPT(nn.Module):
@@ -181,7 +180,7 @@ class GPT(nn.Module):
     def _raw_logits(self, hidden: Tensor) -> Tensor:
         if self.head is not None:
             return self.head(hidden)
-        if self.compute.float8_head:
+        if self.compute.float8_head and self.training:
             return float8_linear(hidden, self.embedding.weight)
         return F.linear(hidden, self.embedding.weight.to(hidden.dtype))
 
@@ -236,10 +235,10 @@ class Attention(nn.Module):
     ) -> Tensor:
         """Return what attention adds to the stream."""
         heads = (3, self.settings.num_heads, self.settings.head_width)
-        q, k, v = self.qkv(x.to(self.dtype)).unflatten(-1, heads).unbind(2)  # each (B, T, H, Dh)
+        qkv = self.qkv(x.to(self.dtype)).unflatten(-1, heads)  # (B, T, 3, H, Dh)
+        q, k, v = qkv.unbind(2)
         if rotation is not None:
-            q = rms_norm(rotate(q, rotation)).to(v.dtype)
-            k = rms_norm(rotate(k, rotation)).to(v.dtype)
+            q, k = turn_and_norm(qkv[:, :, :2], rotation).unbind(2)
         if cache is not None:
             k, v = cache.extend(self.layer, k, v)
         dropout = self.settings.dropout if self.training else 0.0
@@ -267,7 +266,7 @@ class FeedForward(nn.Module):
 
 
 class Linear(nn.Module):
-    """A matrix in float32 that is multiplied in the precision of its input, or in float8."""
+    """A float32 matrix, multiplied in the precision of its input, or in float8 while training."""
 
     def __init__(
         self, num_inputs: int, num_outputs: int, *, bias: bool = False, float8: bool = False
@@ -280,7 +279,7 @@ class Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return x times the matrix."""
         bias = None if self.bias is None else self.bias.to(x.dtype)
-        if self.float8:
+        if self.float8 and self.training:
             return float8_linear(x, self.weight, bias)
         return F.linear(x, self.weight.to(x.dtype), bias)
 
@@ -333,21 +332,25 @@ def rms_norm(x: Tensor) -> Tensor:
     return (wide * scale).to(x.dtype)
 
 
-def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """Turn pairs of x (B, T, H, Dh), one from each half, by the angles of their position.
+def turn_and_norm(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    """Turn queries and keys (B, T, 2, H, Dh) by the angles of their position, and norm them.
 
-    The result is float32: the norm that follows is fused with it.
+    Pairs are of one number from each half. Turning changes no length, so the norm is read off
+    before; in float32, since a compiler makes one pass of it anyway.
     """
     cosine, sine = rotation
-    first, second = x.float().chunk(2, dim=-1)
-    return torch.cat([first * cosine + second * sine, second * cosine - first * sine], dim=-1)
+    wide = x.float()
+    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + NORM_EPSILON["modern"])
+    first, second = wide.chunk(2, dim=-1)
+    turned = torch.cat([first * cosine + second * sine, second * cosine - first * sine], dim=-1)
+    return (turned * scale).to(x.dtype)
 
 
 def rotary_tables(settings: ModelSettings) -> tuple[Tensor, Tensor]:
-    """Return cosines and sines of all positions, (T, 1, Dh / 2), in float32."""
+    """Return cosines and sines of all positions, (T, 1, 1, Dh / 2), in float32."""
     halves = torch.arange(0, settings.head_width, 2, dtype=torch.float32) / settings.head_width
     angles = torch.arange(settings.context_length)[:, None] / ROTARY_BASE**halves
-    return angles.cos()[:, None], angles.sin()[:, None]
+    return angles.cos()[:, None, None], angles.sin()[:, None, None]
 
 
 def matrix_parts(name: str) -> int:
@@ -384,10 +387,3 @@ def _first_std(name: str, parameter: Tensor, settings: ModelSettings) -> float |
     if into_stream or name == "head.weight":
         return 0.0
     return 1.0 / math.sqrt(parameter.shape[1])
-
-
-def block_parameters(model: GPT) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield the matrices inside blocks by name: what Muon is made for."""
-    for name, parameter in model.named_parameters():
-        if name.startswith("blocks.") and parameter.ndim == 2:  # noqa: PLR2004  (a matrix)
-            yield name, parameter

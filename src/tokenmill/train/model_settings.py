@@ -102,7 +102,7 @@ class ComputeSettings:
     checkpoint_blocks: bool = False
     """Compute blocks again for the gradient instead of keeping their inside: saves memory."""
     float8: bool = False
-    """Multiply the matrices of the blocks in 8 bits: needs a GPU of compute capability 8.9."""
+    """While training, multiply matrices of blocks in 8 bits: on GPUs of capability 8.9 and up."""
     float8_head: bool = False
     """Multiply those of the head in 8 bits, too."""
 
