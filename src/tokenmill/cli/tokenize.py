@@ -40,6 +40,7 @@ Examples:
 )
 @settings_options(TokenizeSettings, without=("sources",))
 @click.option("--dry-run", is_flag=True, help="Only say what would be read, written and needed.")
+@click.option("--share", metavar="K/N", help="Only make the parts of every N-th unit, from K on.")
 @progress_option
 @json_option
 def command(
@@ -60,6 +61,7 @@ def command(
     from tokenmill.pipeline import estimate, is_single_file, tokenize_corpus, tokenize_file
     from tokenmill.progress import show_progress
 
+    share = flags.pop("share")
     flags["sources"] = flags["sources"] or None
     flags["catalog"] = flags["catalog"] or group_catalog()
     settings = resolve_settings(TokenizeSettings, flags, config=config, assignments=assignments)
@@ -67,9 +69,28 @@ def command(
         found = estimate(settings, output)
         print_json(found) if as_json else click.echo(found.text())
         return
+    if share is not None:
+        _make_share(settings, output, share, progress=progress, as_json=as_json)
+        return
     with show_progress(progress) as report:
         if is_single_file(output):
             print_file(output, tokenize_file(settings, output, report=report), as_json=as_json)
             return
         outcome = tokenize_corpus(settings, output, report=report)
     print_outcome(output, outcome, as_json=as_json)
+
+
+def _make_share(
+    settings: TokenizeSettings, output: Any, share: str, *, progress: str, as_json: bool
+) -> None:
+    """Make parts beside other processes; the command without --share puts them together."""
+    from tokenmill.cli.output import print_json
+    from tokenmill.pipeline import is_single_file, parse_share, tokenize_share
+    from tokenmill.progress import show_progress
+
+    if is_single_file(output):
+        raise click.UsageError("--share is for a run that writes a store: name a folder with -o")
+    chosen = parse_share(share)
+    with show_progress(progress) as report:
+        outcome = tokenize_share(settings, str(output), chosen, report=report)
+    print_json(outcome) if as_json else click.echo(outcome.text())

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tokenmill.pipeline.ratio import Ratio, compression_ratios
     from tokenmill.pipeline.run import Outcome, tokenize, tokenize_corpus
     from tokenmill.pipeline.settings import TokenizeSettings
+    from tokenmill.pipeline.share import ShareOutcome, parse_share, tokenize_share
     from tokenmill.pipeline.single_file import is_single_file, tokenize_file
     from tokenmill.pipeline.status import Status, run_status
     from tokenmill.pipeline.train_settings import TrainSettings
@@ -23,6 +24,7 @@ _HOMES = {
     "Estimate": "dry_run",
     "Outcome": "run",
     "Ratio": "ratio",
+    "ShareOutcome": "share",
     "Status": "status",
     "TokenizeSettings": "settings",
     "TrainReport": "training",
@@ -30,10 +32,12 @@ _HOMES = {
     "compression_ratios": "ratio",
     "estimate": "dry_run",
     "is_single_file": "single_file",
+    "parse_share": "share",
     "run_status": "status",
     "tokenize": "run",
     "tokenize_corpus": "run",
     "tokenize_file": "single_file",
+    "tokenize_share": "share",
     "train": "training",
     "train_tokenizer": "training",
 }
@@ -42,6 +46,7 @@ __all__ = [
     "Estimate",
     "Outcome",
     "Ratio",
+    "ShareOutcome",
     "Status",
     "TokenizeSettings",
     "TrainReport",
@@ -49,10 +54,12 @@ __all__ = [
     "compression_ratios",
     "estimate",
     "is_single_file",
+    "parse_share",
     "run_status",
     "tokenize",
     "tokenize_corpus",
     "tokenize_file",
+    "tokenize_share",
     "train",
     "train_tokenizer",
 ]

@@ -4,6 +4,7 @@ _run/run.json             what the run was begun with
 _run/lock                 held by the process that works on it
 _run/parts/               parts and receipts of finished units
 _run/shards/              the entry of each finished shard
+_run/shares/              how far each share is, of a run without one driver
 _run/events.jsonl         how it went, for people and for `tokenmill status`
 """
 
@@ -20,6 +21,7 @@ from tokenmill.errors import DamageError
 from tokenmill.folder import Folder
 from tokenmill.pipeline.parts import PARTS_FOLDER, Receipt, read_receipt
 from tokenmill.pipeline.plan import RECORD_NAME, RunRecord
+from tokenmill.pipeline.share_state import SHARES_FOLDER
 from tokenmill.progress import Event
 from tokenmill.store import (
     BLOCKS_FOLDER,
@@ -134,7 +136,7 @@ class Journal:
         kept = {name for r in receipts for name in (r.part_name, r.rejects_name, r.name)}
         there = (f"{PARTS_FOLDER}/{name}" for name in self.folder.sizes(PARTS_FOLDER))
         self.folder.remove(*(name for name in there if name not in kept))
-        self.folder.sweep("", DOCS_FOLDER, BLOCKS_FOLDER, RUN_FOLDER, SHARDS_FOLDER)
+        self.folder.sweep("", DOCS_FOLDER, BLOCKS_FOLDER, RUN_FOLDER, SHARDS_FOLDER, SHARES_FOLDER)
 
     def finish(self) -> None:
         """Remove parts and receipts once the store is complete."""

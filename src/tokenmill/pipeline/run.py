@@ -42,6 +42,7 @@ from tokenmill.pipeline.resume import recover
 from tokenmill.pipeline.settings import TokenizeSettings
 from tokenmill.pipeline.shuffled import ShuffledShardTask, bucket_tokens, shuffled_tasks
 from tokenmill.pipeline.unit import UnitTask
+from tokenmill.pipeline.whereabouts import whereabouts
 from tokenmill.pipeline.work import Task, work
 from tokenmill.progress import Event, Report, silent
 from tokenmill.store import (
@@ -100,7 +101,7 @@ def tokenize_corpus(
     folder = open_folder(output)
     journal = Journal(folder)
     try:
-        _prepare_folder(folder)
+        prepare_folder(folder)
         with folder.lock(LOCK_NAME):
             _check_record(plan, journal)
             if folder.size(METADATA_NAME) is not None:
@@ -157,7 +158,8 @@ class Run:
     def finish(self) -> Metadata:
         """Do what is left to do and return the metadata of the complete store."""
         self._resume()
-        self.journal.log(event="start", workers=self.workers, units=len(self.plan.units))
+        units = len(self.plan.units)
+        self.journal.log(event="start", workers=self.workers, units=units, where=whereabouts())
         self._work(self._units_and_shards())
         if self.settings.val_documents:
             self._choose_val()
@@ -356,7 +358,7 @@ class Run:
         return (self.context.part(unit) for unit in sorted(self.receipts))
 
 
-def _prepare_folder(folder: Folder) -> None:
+def prepare_folder(folder: Folder) -> None:
     """Make the output folder, unless something else lives there."""
     ours = folder.size(METADATA_NAME) is not None or folder.holds(RUN_FOLDER)
     try:
