@@ -22,6 +22,7 @@ Rule = Callable[[str, str], list[str]]
 
 LEVELS = {
     "errors": 0,
+    "remote": 0.5,
     **dict.fromkeys(("config", "files", "progress"), 1),
     "folder": 1.5,
     **dict.fromkeys(("sources", "tokenizer", "engine", "store"), 2),
@@ -39,7 +40,7 @@ ONLY_IN = {
     "resvg_py": ("train/",),
     "ray": ("engine/ray.py", "cluster/ray_ready.py"),
     "pyarrow": ("sources/",),
-    "obstore": ("files.py",),
+    "obstore": ("remote/client.py",),
     "click": ("cli/",),
     "starlette": ("inspector/",),
     "uvicorn": ("inspector/",),

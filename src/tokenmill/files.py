@@ -1,4 +1,4 @@
-"""Local files: find them, and write them so that they appear whole or not at all.
+"""Files: find them, wherever they are, and write local ones so that they appear whole or not.
 
 Everything that tokenmill publishes goes through `OutputFile`, which counts what it wrote and
 compares that with what the file system says before the file gets its final name.
@@ -16,12 +16,19 @@ import stat
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 from uuid import uuid4
 
 from tokenmill.errors import BusyError, ConfigError, StorageError
+from tokenmill.remote import (
+    FileInfo,
+    is_remote,
+    list_objects,
+    object_info,
+    open_object,
+    split_url,
+)
 
 _AGAIN = "then run the same command again: it continues"
 _HINTS = {
@@ -49,22 +56,16 @@ def storage_error(error: OSError, path: str | Path | None = None) -> StorageErro
     return StorageError(f"{where}{reason}", hint=_HINTS.get(error.errno or 0))
 
 
-@dataclass(frozen=True, slots=True)
-class FileInfo:
-    """One input file: where it is, how long, and a mark that changes when its content does."""
-
-    path: str
-    size: int
-    version: str
-
-
 def list_files(place: str) -> list[FileInfo]:
     """Return the files that a path, a folder or a glob stands for, in sorted order.
 
     A folder is searched recursively, through links too, each folder in it once; hidden files and
     folders are passed over. A glob takes what it matches, folders excepted; `**` stands for any
     number of folders. What cannot be looked into, or read twice, is an error: nothing is skipped.
+    In an object store (`s3://bucket/prefix`) the slashes of the keys make the folders.
     """
+    if is_remote(place):
+        return _list_remote(place)
     if os.path.isdir(place):  # noqa: PTH112  (places stay strings, as the user wrote them)
         paths, problem = sorted(_walk(place)), "the folder holds no files, hidden ones excepted"
     elif os.path.lexists(place):
@@ -82,9 +83,52 @@ def list_files(place: str) -> list[FileInfo]:
 def open_input(path: str) -> BinaryIO:
     """Open a file to read bytes from, unbuffered; missing or forbidden is `StorageError`."""
     try:
+        if is_remote(path):
+            return open_object(path)
         return open(path, "rb", buffering=0)  # noqa: PTH123  (a place, not always a path)
     except OSError as error:
         raise storage_error(error, path) from error
+
+
+def is_folder(place: str) -> bool:
+    """Tell whether a place is a folder, or a prefix of objects that is none itself."""
+    if not is_remote(place):
+        return os.path.isdir(place)  # noqa: PTH112  (a place, not always a path)
+    if place.endswith("/"):
+        return True
+    return not glob.has_magic(place) and object_info(place) is None and bool(list_objects(place))
+
+
+def _list_remote(place: str) -> list[FileInfo]:
+    """Return the objects that a URL stands for: one, those below it, or those that fit a glob."""
+    if not place.endswith("/") and split_url(place)[1]:
+        info = object_info(place)
+        if info is not None:
+            return [info]
+    parts = place.split("/")
+    num_plain = next((i for i, part in enumerate(parts) if glob.has_magic(part)), len(parts))
+    root = "/".join(parts[:num_plain]).rstrip("/")
+    pattern = parts[num_plain:] or ["**"]
+    found = [info for info in list_objects(root) if _fits_visibly(info.path, root, pattern)]
+    if not found:
+        problem = "no object matches" if num_plain < len(parts) else "no such object or folder"
+        raise ConfigError(f"{place}: {problem}", hint="check the spelling; quote globs")
+    return found
+
+
+def _fits_visibly(url: str, root: str, pattern: list[str]) -> bool:
+    names = url[len(root) + 1 :].split("/")
+    if not any(name.startswith(".") for name in names):
+        return _fits(names, pattern)
+    # As on a disk, a hidden name is found only by a pattern that begins with a dot, too.
+    return (
+        "**" not in pattern
+        and len(names) == len(pattern)
+        and all(
+            fnmatch.fnmatchcase(name, part) and (part.startswith(".") or not name.startswith("."))
+            for name, part in zip(names, pattern, strict=True)
+        )
+    )
 
 
 def _walk(folder: str) -> Iterator[str]:

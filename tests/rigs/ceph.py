@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
+from tokenmill.remote.signing import Credentials, signed_request
+
 PROGRAMS = ("ceph-mon", "ceph-osd", "radosgw", "radosgw-admin", "ceph", "monmaptool", "setpriv")
 ACCESS_KEY = "rigkey"
 SECRET_KEY = "rigsecret-4f1d"
@@ -122,8 +124,6 @@ def environment(endpoint: str) -> dict[str, str]:
 
 def make_bucket(ceph: Ceph, name: str) -> None:
     """Make a bucket; the library under test never does."""
-    from tokenmill.remote_signing import Credentials, signed_request
-
     keys = Credentials(ACCESS_KEY, SECRET_KEY)
     request = signed_request("PUT", f"{ceph.endpoint}/{name}", credentials=keys, region="us-east-1")
     with urllib.request.urlopen(request, timeout=30):
