@@ -117,8 +117,12 @@ def environment(endpoint: str) -> dict[str, str]:
         "AWS_ACCESS_KEY_ID": ACCESS_KEY,
         "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
         "AWS_ENDPOINT_URL": endpoint,
+        "AWS_ENDPOINT_URL_S3": endpoint,
         "AWS_REGION": "us-east-1",
         "AWS_EC2_METADATA_DISABLED": "true",
+        # The files of whoever runs the tests say nothing here.
+        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+        "AWS_CONFIG_FILE": os.devnull,
     }
 
 
