@@ -27,6 +27,7 @@ COMMANDS = {
     "consolidate": "Write all ids of a store into one file, with an id for each sample.",
     "run": "Run any of these as a job of Slurm.",
     "plan": "Explain a plan, and find the documents of a step.",
+    "train": "Train a GPT on a store, a plan or a text file.",
     "bench": "Measure the speed of parts of tokenmill on this machine.",
 }
 """Each verb lives in the module of its name, which is loaded only when it is called."""

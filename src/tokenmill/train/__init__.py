@@ -12,19 +12,55 @@ from typing import TYPE_CHECKING, Any
 from tokenmill.errors import MissingDependencyError
 
 if TYPE_CHECKING:
+    from tokenmill.train.checkpoint import Checkpoint, Checkpoints
+    from tokenmill.train.evaluate import Evaluation
+    from tokenmill.train.generate import SampleSettings, sample
     from tokenmill.train.metrics import Metrics, read_metrics
-    from tokenmill.train.settings import TrainSettings
+    from tokenmill.train.model import GPT
+    from tokenmill.train.model_settings import ModelSettings
+    from tokenmill.train.presets import PRESETS
+    from tokenmill.train.run import TrainOutcome, train_model
+    from tokenmill.train.run_folder import TrainedModel, open_run, read_run
+    from tokenmill.train.settings import TrainSettings, resolve_train_settings
 
 _HOMES = {
+    "GPT": "model",
+    "PRESETS": "presets",
+    "Checkpoint": "checkpoint",
+    "Checkpoints": "checkpoint",
+    "Evaluation": "evaluate",
     "Metrics": "metrics",
+    "ModelSettings": "model_settings",
+    "SampleSettings": "generate",
+    "TrainOutcome": "run",
     "TrainSettings": "settings",
+    "TrainedModel": "run_folder",
+    "open_run": "run_folder",
     "read_metrics": "metrics",
+    "read_run": "run_folder",
+    "resolve_train_settings": "settings",
+    "sample": "generate",
+    "train_model": "run",
 }
 
 __all__ = [
+    "GPT",
+    "PRESETS",
+    "Checkpoint",
+    "Checkpoints",
+    "Evaluation",
     "Metrics",
+    "ModelSettings",
+    "SampleSettings",
+    "TrainOutcome",
     "TrainSettings",
+    "TrainedModel",
+    "open_run",
     "read_metrics",
+    "read_run",
+    "resolve_train_settings",
+    "sample",
+    "train_model",
 ]
 
 

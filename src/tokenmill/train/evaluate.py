@@ -33,9 +33,9 @@ class Evaluation:
 
     loss: float
     """Nats per token."""
-    num_labels: int
     bits_per_byte: float | None
     """None where nothing tells the bytes of the text."""
+    num_labels: int | None = None
 
     @property
     def perplexity(self) -> float:

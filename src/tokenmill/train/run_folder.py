@@ -25,6 +25,7 @@ from tokenmill.train.checkpoint import Checkpoints, Record, Which
 from tokenmill.train.model import GPT
 from tokenmill.train.model_settings import ComputeSettings, ModelSettings
 from tokenmill.train.settings import TrainSettings
+from tokenmill.train.sharded import cut_like
 
 RUN_NAME: Final = "run.json"
 PLAN_NAME: Final = "plan.json"
@@ -99,7 +100,7 @@ def load_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor]) -> No
                 f"{name} is {tuple(weights[name].shape)} in the checkpoint, "
                 f"{tuple(parameter.shape)} in the model"
             )
-        parameter.copy_(weights[name])
+        parameter.copy_(cut_like(weights[name], parameter))
 
 
 def read_run(out_dir: Path) -> RunRecord | None:
@@ -149,17 +150,14 @@ def make_record(
     )
 
 
-def check_same_run(out_dir: Path, before: RunRecord, now: RunRecord) -> None:
+def check_same_run(out_dir: Path, before: RunRecord, settings: TrainSettings) -> None:
     """Refuse to continue a run with settings that would change what it learns."""
-    names = sorted({*before.content, *now.content})
-    then, current = before.content, _plain(now.content)
+    then, now = before.content, _plain(settings.content())
     changed = [
-        f"{name}: {then.get(name)} then, {current.get(name)} now"
-        for name in names
-        if then.get(name) != current.get(name)
+        f"{name}: {then.get(name)} then, {now.get(name)} now"
+        for name in sorted({*then, *now})
+        if then.get(name) != now.get(name)
     ]
-    if before.plan != now.plan and not changed:
-        changed = [f"the data: plan {before.plan[7:19]} then, {now.plan[7:19]} now"]
     if changed:
         raise SettingsChangedError(
             f"{out_dir}: begun with other settings: {'; '.join(changed)}",

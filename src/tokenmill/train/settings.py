@@ -163,10 +163,18 @@ class TrainSettings:
 
 
 def resolve_train_settings(
-    flags: Mapping[str, Any], *, config: Path | None = None, assignments: tuple[str, ...] = ()
+    flags: Mapping[str, Any],
+    *,
+    config: Path | None = None,
+    assignments: tuple[str, ...] = (),
+    below: Mapping[str, Any] | None = None,
 ) -> TrainSettings:
-    """Put the settings of a run together from its preset, files, environment and flags."""
+    """Put the settings of a run together from its preset, files, environment and flags.
+
+    `below` are the settings of a run that continues: any other layer overrules them.
+    """
     given = [
+        dict(below or {}),
         read_mapping(config) if config else {},
         environment_layer(TrainSettings),
         dict(flags),
