@@ -208,8 +208,10 @@ def _verb_name(context: click.Context) -> str:
 
 
 def _print_jobs(jobs: list[str], scripts: tuple[Path, ...], *, output: Path | None) -> None:
+    from tokenmill.cluster import quote
+
     roles = ("job", "then") if len(jobs) > 1 else ("job",)
     for role, job, script in zip(roles, jobs, scripts, strict=True):
         click.echo(f"{role} {job}: {script}")
-    status = "" if output is None else f"tokenmill status {output} · "
+    status = "" if output is None else f"tokenmill status {quote(str(output))} · "
     click.echo(f"next: {status}squeue --job {','.join(jobs)}")

@@ -155,6 +155,7 @@ class ShareRun:
         """Make every part that is missing."""
         state = "stopped"
         todo = list(self._look_around())
+        self._report()
         self._tell("running", now=True)
         try:
             with closing(self._engine().run(tokenize_unit, self._tasks(todo))) as results:
@@ -162,6 +163,7 @@ class ShareRun:
                     self.totals["made"] += 1
                     self._count(receipt)
                     self._check_rejects()
+                    self._report()
                     self._tell("running")
             state = "done"
         finally:
@@ -221,19 +223,23 @@ class ShareRun:
                 hint="raise --max-errors to continue, or mend the input",
             )
 
-    def _tell(self, state: str, *, now: bool = False) -> None:
-        """Report how far it is, here and for those who ask for the status of the run."""
-        per_unit = self.plan.total_bytes / max(len(self.plan.units), 1)
-        self.report(
-            Event(
-                stage="tokenize",
-                done=round(per_unit * self.totals["units"]),
-                total=round(per_unit * len(self.units)),
-                num_documents=self.totals["documents"],
-                num_tokens=self.totals["tokens"],
-                num_rejected=self.totals["rejected"],
-            )
+    def _bytes(self, num_units: int) -> int:
+        """Return about how much of the input some units are."""
+        return round(self.plan.total_bytes / max(len(self.plan.units), 1) * num_units)
+
+    def _report(self) -> None:
+        event = Event(
+            stage="tokenize",
+            done=self._bytes(self.totals["units"]),
+            total=self._bytes(len(self.units)),
+            num_documents=self.totals["documents"],
+            num_tokens=self.totals["tokens"],
+            num_rejected=self.totals["rejected"],
         )
+        self.report(event)
+
+    def _tell(self, state: str, *, now: bool = False) -> None:
+        """Leave how far it is where `tokenmill status` finds it."""
         clock = time.monotonic()
         if not now and clock - self._last_told < PROGRESS_SECONDS:
             return
@@ -247,7 +253,7 @@ class ShareRun:
             num_units=len(self.units),
             num_units_done=self.totals["units"],
             num_units_made=self.totals["made"],
-            bytes_made=round(per_unit * self.totals["made"]),
+            bytes_made=self._bytes(self.totals["made"]),
             num_tokens=self.totals["tokens"],
             num_documents=self.totals["documents"],
             num_rejected=self.totals["rejected"],
