@@ -102,7 +102,7 @@ def _gpt2_weights(model: GPT) -> dict[str, Tensor]:
     for layer in range(model.settings.num_layers):
         for name, their_name in names.items():
             weight = ours[f"blocks.{layer}.{name}.weight"]
-            theirs[f"transformer.h.{layer}.{their_name}.weight"] = weight.T
+            theirs[f"transformer.h.{layer}.{their_name}.weight"] = weight.t()  # of a vector: itself
             theirs[f"transformer.h.{layer}.{their_name}.bias"] = ours[f"blocks.{layer}.{name}.bias"]
     return theirs
 

@@ -67,22 +67,27 @@ class ModelSettings:
     @property
     def padded_vocab_size(self) -> int:
         """Rows of the embedding and the head; those past `vocab_size` are never predicted."""
-        return -(-self.vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
+        return _round_up(self.vocab_size, VOCAB_MULTIPLE)
 
     def for_vocab(self, num_ids: int, *, source: str) -> ModelSettings:
         """Return the settings for data of `num_ids` ids, which `source` names in errors.
 
-        A vocabulary that was asked for may be rounded up, as 50304 for the 50257 ids of GPT-2.
+        A vocabulary that was asked for may be rounded up to whole 64s or 128s, as 50304 for the
+        50257 ids of GPT-2.
         """
         if self.vocab_size == 0:
             return replace(self, vocab_size=num_ids)
-        rounded_up = replace(self, vocab_size=num_ids).padded_vocab_size
-        if not num_ids <= self.vocab_size <= rounded_up:
+        fitting = (num_ids, _round_up(num_ids, 64), _round_up(num_ids, 128))
+        if self.vocab_size not in fitting:
             raise ConfigError(
                 f"{source} has {num_ids:,} ids, but the model has {self.vocab_size:,}",
                 hint="train on data of the model's own tokenizer, or leave vocab_size at 0",
             )
         return self
+
+
+def _round_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
