@@ -50,7 +50,8 @@ def read_blocks(
     """
     if file.compression:
         span = Span(span.file, 0, sys.maxsize)
-    with open_stream(file, max(span.start - len(delimiter), 0)) as stream:
+    stop = None if file.compression else span.stop
+    with open_stream(file, max(span.start - len(delimiter), 0), stop=stop) as stream:
         reader = _BlockReader(stream, span, delimiter=delimiter, max_bytes=max_bytes)
         try:
             if span.start == 0 or reader.seek_document():

@@ -112,6 +112,8 @@ def _overlaps_itself(separator: str) -> bool:
 
 def _identity(path: str, real_folder: Callable[[str], str]) -> str:
     """Return a name that is the same for all names of a file."""
+    if "://" in path:
+        return path
     folder, name = os.path.split(path)
     if os.path.islink(path):  # noqa: PTH114
         return _real_path(path)

@@ -138,7 +138,7 @@ def _is_blank(line: memoryview) -> bool:
 def looks_like_jsonl(file: SourceFile) -> bool:
     """Tell whether a file begins with a JSON object on a line of its own, and another follows."""
     try:
-        with open_stream(file) as stream:
+        with open_stream(file, stop=_HEAD_BYTES) as stream:
             head = stream.read(_HEAD_BYTES)
     except CutStreamError:
         return False

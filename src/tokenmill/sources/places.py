@@ -2,6 +2,7 @@
 
 data/  data/*.jsonl  corpus.txt      files, folders and globs
 data:en                              the corpus or configuration `en` of the folder data
+s3://bucket/data/*.jsonl             the same three in an object store
 wiki  wiki:en                        a name in the catalog, if one is given
 hf://org/name[@revision][:config]    a dataset on a hub
 """
@@ -10,18 +11,22 @@ from __future__ import annotations
 
 import glob
 import os
+import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import msgspec
 
-from tokenmill.errors import ConfigError
-from tokenmill.files import FileInfo, list_files
+from tokenmill.errors import ConfigError, StorageError
+from tokenmill.files import FileInfo, is_folder, list_files, open_input
+from tokenmill.remote import is_remote, join, object_info, read_object
 from tokenmill.sources import hub
 from tokenmill.sources.catalog import find_name, read_catalog
 from tokenmill.sources.dataset_layout import Choice, choose_files, read_configurations
+from tokenmill.sources.describe import NAMES as DESCRIPTION_NAMES
 from tokenmill.sources.describe import Description, find_description, read_description
 from tokenmill.sources.formats import holds_documents
 from tokenmill.sources.settings import SourceSettings
@@ -47,6 +52,9 @@ def open_place(place: str, settings: SourceSettings) -> Iterator[Found]:
     if place.startswith(hub.SCHEME):
         yield _hub_files(place, hub.parse_place(place), settings=settings)
         return
+    if is_remote(place):
+        yield from _remote_files(place, settings)
+        return
     is_path = os.path.lexists(place) or glob.has_magic(place)
     named = None
     if settings.catalog is not None:
@@ -60,7 +68,7 @@ def open_place(place: str, settings: SourceSettings) -> Iterator[Found]:
         yield from _described(place, named.description, corpus=named.corpus, settings=settings)
         return
     folder, _, corpus = place.rpartition(":")
-    if not is_path and "://" not in place and corpus and os.path.isdir(folder):  # noqa: PTH112  (a place, not always a path)
+    if not is_path and corpus and os.path.isdir(folder):  # noqa: PTH112  (a place, not always a path)
         yield from _corpus_of_folder(place, folder, corpus=corpus, settings=settings)
         return
     description = find_description(place) if os.path.isdir(place) else None  # noqa: PTH112
@@ -68,6 +76,42 @@ def open_place(place: str, settings: SourceSettings) -> Iterator[Found]:
         yield from _described(place, read_description(description), settings=settings)
         return
     yield _local_files(place, Choice(place=place, split=settings.split), settings=settings)
+
+
+def _remote_files(place: str, settings: SourceSettings) -> Iterator[Found]:
+    """Yield the objects that a URL stands for; a description among them counts, as in a folder."""
+    folder, _, corpus = place.rpartition(":")
+    if not is_remote(folder) or glob.has_magic(place) or is_folder(place) or object_info(place):
+        folder, corpus = place, ""
+    description = None if glob.has_magic(folder) else _remote_description(folder)
+    if description is not None:
+        yield from _described(place, description, corpus=corpus or None, settings=settings)
+        return
+    choice = Choice(place=folder, config=corpus or None, split=settings.split)
+    yield _local_files(folder, choice, settings=settings)
+
+
+def _remote_description(folder: str) -> Description | None:
+    with tempfile.TemporaryDirectory() as copies:
+        for name in DESCRIPTION_NAMES:
+            with suppress(FileNotFoundError):
+                Path(copies, name).write_bytes(read_object(join(folder, name)))
+        found = find_description(copies)
+        if found is None:
+            return None
+        description = read_description(found)
+        root = description.dataset_path
+        assert root is not None
+        if not root.startswith(copies):
+            return description
+        inside = root.removeprefix(copies).strip("/")
+        root = join(folder, inside) if inside else folder.rstrip("/")
+        return msgspec.structs.replace(description, dataset_path=root)
+
+
+def _read_whole(path: str) -> bytes:
+    with open_input(path) as file:
+        return file.read()
 
 
 def _corpus_of_folder(
@@ -106,7 +150,7 @@ def _described(
         if strategy == "data_dirs" and name is not None:
             parts = (root.rstrip("/"), description.corpus_data_dir_parent, name)
             folder = "/".join(part for part in parts if part)
-            if "://" not in folder and not os.path.isdir(folder):  # noqa: PTH112
+            if not is_remote(folder) and not os.path.isdir(folder):  # noqa: PTH112
                 raise ConfigError(f"{place}: the corpus {name!r} is not there: no folder {folder}")
             choice = Choice(place=folder, split=settings.split)
             found = _local_files(folder, choice, settings=settings)
@@ -129,9 +173,12 @@ def _root_files(place: str, root: str, *, config: str | None, settings: SourceSe
 
 
 def _local_files(place: str, choice: Choice, *, settings: SourceSettings) -> Found:
-    is_folder = os.path.isdir(place)  # noqa: PTH112
     infos = list_files(place)
-    if not is_folder:
+    if is_remote(place):
+        is_found = not glob.has_magic(place) and [info.path for info in infos] != [place]
+    else:
+        is_found = os.path.isdir(place)  # noqa: PTH112
+    if not is_found:
         if choice.config is not None or choice.split is not None:
             what = "a configuration" if choice.config is not None else "--split"
             raise ConfigError(f"{place}: {what} chooses in a folder, and this is none")
@@ -141,7 +188,7 @@ def _local_files(place: str, choice: Choice, *, settings: SourceSettings) -> Fou
         return Found(infos=infos, is_folder=True)
     by_path = {os.path.relpath(info.path, place): info for info in infos}
     readme = by_path.get(README)
-    data = b"" if readme is None else Path(readme.path).read_bytes()
+    data = b"" if readme is None else _read_whole(readme.path)
     configurations = read_configurations(data, place=choice.place)
     paths = [path for path in by_path if holds_documents(path, settings.format)]
     chosen = choose_files(paths, choice, configurations=configurations)
@@ -160,8 +207,8 @@ def _without_caches(infos: list[FileInfo]) -> list[FileInfo]:
     @cache
     def listed(folder: str) -> frozenset[str] | None:
         try:
-            state = msgspec.json.decode(Path(folder, "state.json").read_bytes(), type=_State)
-        except (OSError, msgspec.DecodeError):
+            state = msgspec.json.decode(_read_whole(f"{folder}/state.json"), type=_State)
+        except (StorageError, msgspec.DecodeError):
             return None
         files = state.data_files
         return None if files is None else frozenset(file.get("filename", "") for file in files)

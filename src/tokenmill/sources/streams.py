@@ -48,9 +48,12 @@ class ByteStream(Protocol):
     def __exit__(self, *exception: object) -> None: ...
 
 
-def open_stream(file: SourceFile, start: int = 0) -> ByteStream:
-    """Open a file, expanded if it is compressed; `start` is for plain files."""
-    plain = PlainStream(file, start)
+def open_stream(file: SourceFile, start: int = 0, *, stop: int | None = None) -> ByteStream:
+    """Open a file, expanded if it is compressed; `start` is for plain files.
+
+    Reading can go on beyond `stop`, but does not have to be quick there.
+    """
+    plain = PlainStream(file, start, stop=stop)
     return ExpandedStream(plain, file.compression) if file.compression else plain
 
 
@@ -66,9 +69,9 @@ def size_changed(file: SourceFile, found: int) -> StorageError:
 class PlainStream:
     """The bytes of a file from `start`; they must be as many as when the file was listed."""
 
-    def __init__(self, file: SourceFile, start: int = 0) -> None:
+    def __init__(self, file: SourceFile, start: int = 0, *, stop: int | None = None) -> None:
         self._file, self._position = file, start
-        self._raw = open_file(file)
+        self._raw = open_file(file, span=(start, file.size if stop is None else stop))
         if start:
             self._raw.seek(start)
 

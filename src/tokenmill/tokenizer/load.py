@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
 from tokenmill.errors import TokenizerError
+from tokenmill.remote import is_remote, list_objects, read_object
 from tokenmill.tokenizer.bpe import ByteLevelBpe
 from tokenmill.tokenizer.builtin import gpt2
 from tokenmill.tokenizer.cuts import cut_rule
@@ -43,6 +45,7 @@ from tokenmill.tokenizer.tokenizer_json import (
 MODEL_FILE_NAME = "tokenizer.model"
 _BUILT_IN = ("gpt2", "r50k_base")
 _HUB_PREFIX = "hf://"
+_LARGEST = 256 << 20
 _FILE_SUFFIXES = {".json", ".txt", ".bpe", ".tiktoken", ".model"}
 
 
@@ -61,6 +64,7 @@ def load_tokenizer(
     * a short name: gpt2 (built in), cl100k_base, o200k_base, p50k_base, r50k_base (fetched once);
       a folder of that name is reached as ./gpt2;
     * a file or folder on this machine, in any form that `local` knows: this never uses a network;
+    * the same in an object store: s3://bucket/key;
     * a prefix: PREFIX_vocab.json and PREFIX_merges.txt exist;
     * a hub id, org/name or org/name@revision, if no folder `org` exists here; hf://org/name always.
 
@@ -78,6 +82,10 @@ def load_tokenizer(
     name = "" if name_or_path is None else str(name_or_path)
     if not name:
         raise TokenizerError("no tokenizer given", hint="give a name such as gpt2, or a path")
+    if is_remote(name):
+        with tempfile.TemporaryDirectory() as copies:
+            content, folder = read_local(_copy_files(name, Path(copies)), options)
+            return _build(content, name, folder)
     content, folder = _find(name, options)
     return _build(content, name, folder)
 
@@ -97,6 +105,20 @@ def load_definition(data: bytes, name: str, *, special_ids: SpecialIds | None = 
 def tokenizer_from_bpe(bpe: ByteLevelBpe, name: str) -> Tokenizer:
     """Return a tokenizer for a byte-level BPE, as it comes out of training or another form."""
     return _build(bpe, name, None)
+
+
+def _copy_files(url: str, folder: Path) -> Path:
+    """Copy a tokenizer from an object store, with the small files beside it; return where it is."""
+    root, _, name = url.rpartition("/")
+    is_file = Path(name).suffix in _FILE_SUFFIXES
+    root = root if is_file else url
+    for info in list_objects(root):
+        beside = info.path.removeprefix(root).strip("/")
+        if Path(beside).suffix in _FILE_SUFFIXES and "/" not in beside and info.size < _LARGEST:
+            (folder / beside).write_bytes(read_object(info.path))
+    if is_file and not (folder / name).exists():
+        raise TokenizerError(f"{url}: no such object, or too large for a tokenizer")
+    return folder / name if is_file else folder
 
 
 def _find(name: str, options: Options) -> tuple[Content, Path | None]:
