@@ -6,6 +6,7 @@ from collections.abc import Generator
 
 import pytest
 from rigs.ceph import Ceph, missing_programs, running_ceph
+from rigs.slurm import Slurm, slurm_rig, why_not
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -33,3 +34,13 @@ def s3_place(ceph: Ceph, monkeypatch: pytest.MonkeyPatch) -> str:
     for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     return ceph.url()
+
+
+@pytest.fixture(scope="session")
+def slurm() -> Generator[Slurm]:
+    """A real Slurm of two nodes; mark its tests `cluster` and `xdist_group("slurm")`."""
+    reason = why_not()
+    if reason is not None:
+        pytest.skip(reason)
+    with slurm_rig() as running:
+        yield running

@@ -11,6 +11,7 @@ import secrets
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
@@ -108,8 +109,16 @@ def why_not() -> str | None:
 
 
 @contextmanager
-def slurm_rig(folder: Path) -> Generator[Slurm]:
+def slurm_rig() -> Generator[Slurm]:
     """Start munge, a controller and two nodes; stop them at the end, also after a failure."""
+    with tempfile.TemporaryDirectory(prefix="slurm-", ignore_cleanup_errors=True) as name:
+        Path(name).chmod(0o755)  # munge refuses a socket in a folder that it cannot trust
+        with _daemons(Path(name)) as rig:
+            yield rig
+
+
+@contextmanager
+def _daemons(folder: Path) -> Generator[Slurm]:
     configuration = folder / "slurm.conf"
     names = ("state", "logs", *(f"spool.{node}" for node in NODES))
     for name in names:
