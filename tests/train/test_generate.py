@@ -17,13 +17,13 @@ from tokenmill.tokenizer import (
     tokenizer_from_bpe,
 )
 from tokenmill.train.generate import (
-    SampleSettings,
     choose,
     generate_ids,
     probabilities,
     sample,
 )
 from tokenmill.train.model import GPT
+from tokenmill.train.sample_settings import SampleSettings
 
 GREEDY = SampleSettings(temperature=0.0, max_tokens=80)
 

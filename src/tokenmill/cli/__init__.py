@@ -28,6 +28,8 @@ COMMANDS = {
     "run": "Run any of these as a job of Slurm.",
     "plan": "Explain a plan, and find the documents of a step.",
     "train": "Train a GPT on a store, a plan or a text file.",
+    "generate": "Let a trained model write.",
+    "export": "Write a trained model for other libraries.",
     "bench": "Measure the speed of parts of tokenmill on this machine.",
 }
 """Each verb lives in the module of its name, which is loaded only when it is called."""

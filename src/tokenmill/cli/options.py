@@ -25,6 +25,20 @@ progress_option = click.option(
 )
 
 
+class CheckpointName(click.ParamType):
+    """A checkpoint of a run: best, last, or the number of a step."""
+
+    name = "best|last|STEP"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Return the name, or the step as a number."""
+        if value in {"best", "last"} or isinstance(value, int):
+            return value
+        if not str(value).isdigit():
+            self.fail(f"{value!r} is neither best, last nor a step", param, ctx)
+        return int(value)
+
+
 def group_catalog() -> str | None:
     """Return the file that `tokenmill --catalog FILE …` names."""
     found = click.get_current_context().find_root().obj

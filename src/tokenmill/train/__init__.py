@@ -14,14 +14,16 @@ from tokenmill.errors import MissingDependencyError
 if TYPE_CHECKING:
     from tokenmill.train.checkpoint import Checkpoint, Checkpoints
     from tokenmill.train.evaluate import Evaluation
-    from tokenmill.train.generate import SampleSettings, sample
+    from tokenmill.train.generate import sample
     from tokenmill.train.metrics import Metrics, read_metrics
     from tokenmill.train.model import GPT
     from tokenmill.train.model_settings import ModelSettings
     from tokenmill.train.presets import PRESETS
     from tokenmill.train.run import TrainOutcome, train_model
     from tokenmill.train.run_folder import TrainedModel, open_run, read_run
+    from tokenmill.train.sample_settings import SampleSettings
     from tokenmill.train.settings import TrainSettings, resolve_train_settings
+    from tokenmill.train.use_run import export_run, generate_from_run
 
 _HOMES = {
     "GPT": "model",
@@ -31,10 +33,12 @@ _HOMES = {
     "Evaluation": "evaluate",
     "Metrics": "metrics",
     "ModelSettings": "model_settings",
-    "SampleSettings": "generate",
+    "SampleSettings": "sample_settings",
     "TrainOutcome": "run",
     "TrainSettings": "settings",
     "TrainedModel": "run_folder",
+    "export_run": "use_run",
+    "generate_from_run": "use_run",
     "open_run": "run_folder",
     "read_metrics": "metrics",
     "read_run": "run_folder",
@@ -55,6 +59,8 @@ __all__ = [
     "TrainOutcome",
     "TrainSettings",
     "TrainedModel",
+    "export_run",
+    "generate_from_run",
     "open_run",
     "read_metrics",
     "read_run",
