@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from tokenmill.cli.options import json_option
@@ -23,7 +21,7 @@ def command() -> None:
 
 
 @command.command("loader", epilog=EPILOG)
-@click.argument("store", type=click.Path(path_type=Path))
+@click.argument("store", type=str)
 @click.option("--split", default="train", show_default=True, help="Split to read.")
 @click.option("--seq-len", type=int, default=1024, show_default=True, help="Tokens in a row.")
 @click.option("--batch-size", type=int, default=64, show_default=True, help="Rows in a batch.")
@@ -48,7 +46,7 @@ def command() -> None:
 )
 @json_option
 def loader_command(  # noqa: PLR0913  (one for each flag)
-    store: Path,
+    store: str,
     *,
     split: str,
     seq_len: int,
@@ -71,7 +69,7 @@ def loader_command(  # noqa: PLR0913  (one for each flag)
     if not as_json:
         click.echo(f"{'packing':10} {'threads':>7} {'tokens/s':>10} {'with masks':>10}")
     for packing in packings:
-        sources = (Source(path=str(store), split=split),)
+        sources = (Source(path=store, split=split),)
         plan = Plan(sources=sources, seq_len=seq_len, batch_size=batch_size, packing=packing)  # pyright: ignore[reportArgumentType]  (click checked it)
         for num_threads in threads:
             pair = [

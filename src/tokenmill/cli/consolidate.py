@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,7 +20,7 @@ Examples:
 
 
 @click.command("consolidate", epilog=EPILOG)
-@click.argument("path", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("path", metavar="DIR", type=str)
 @click.option("--seq-len", type=int, required=True, help="Tokens in a sample.")
 @click.option(
     "--split", "splits", multiple=True, help="Only this split; may be repeated.  [default: all]"
@@ -39,10 +38,17 @@ Examples:
 )
 @click.option("--replace", is_flag=True, help="Make files anew that have another --seq-len.")
 @click.option("--workers", type=int, default=None, help="Threads; by default one for each core.")
+@click.option(
+    "--scratch",
+    default=None,
+    help="For s3://: where the files are made before they are sent.  [default: in the cache]",
+)
 @progress_option
 @json_option
-def command(path: Path, *, progress: str, as_json: bool, **flags: Any) -> None:
+def command(path: str, *, progress: str, as_json: bool, **flags: Any) -> None:
     """Write tokens.bin and sample_ids.bin for a store, or for a folder of train_*.npy.
+
+    A store may be at s3://bucket/prefix.
 
     The same command again continues an interrupted run, or says that it is complete.
     """
@@ -53,10 +59,10 @@ def command(path: Path, *, progress: str, as_json: bool, **flags: Any) -> None:
     settings = ConsolidateSettings(**flags)
     with show_progress(progress) as report:
         made = consolidate(path, settings, report=report)
-    print_json(made) if as_json else _show(path, made)
+    print_json(made) if as_json else _show(path.rstrip("/") or path, made)
 
 
-def _show(path: Path, made: ConsolidateReport) -> None:
+def _show(path: str, made: ConsolidateReport) -> None:
     from tokenmill.progress import count, duration
 
     for split in made.splits:
@@ -72,14 +78,14 @@ def _show(path: Path, made: ConsolidateReport) -> None:
     click.echo(f"next: tokenmill verify {path} --level full")
 
 
-def _line(path: Path, split: ConsolidatedSplit) -> str:
+def _line(path: str, split: ConsolidatedSplit) -> str:
     from tokenmill.store import sample_ids_name, tokens_name
 
     tail = split.num_tail_tokens
     rest = f"; the last {tail:,} tokens make no whole sample" if tail else ""
     return (
-        f"{path / tokens_name(split.split)}: {split.num_tokens:,} tokens, "
+        f"{path}/{tokens_name(split.split)}: {split.num_tokens:,} tokens, "
         f"sha256 {split.tokens_sha256}\n"
-        f"{path / sample_ids_name(split.split)}: {split.num_samples:,} samples of "
+        f"{path}/{sample_ids_name(split.split)}: {split.num_samples:,} samples of "
         f"{split.seq_len:,} tokens, sha256 {split.sample_ids_sha256}{rest}"
     )

@@ -18,13 +18,13 @@ Examples:
   tokenmill info store
   tokenmill info store --document 12
   tokenmill info store --lengths lengths.svg
-  tokenmill info store --json
+  tokenmill info s3://bucket/store --json
 """
 _SHOWN_TOKENS = 200
 
 
 @click.command("info", epilog=EPILOG)
-@click.argument("path", metavar="STORE", type=click.Path(path_type=Path))
+@click.argument("path", metavar="STORE", type=str)
 @click.option(
     "--split", default="train", show_default=True, help="Split that the options below look at."
 )
@@ -35,7 +35,7 @@ _SHOWN_TOKENS = 200
 )
 @json_option
 def command(
-    path: Path,
+    path: str,
     *,
     split: str,
     document: int | None,
@@ -46,12 +46,12 @@ def command(
     """Show what STORE holds."""
     from tokenmill.cli.output import print_json, store_facts
     from tokenmill.inspector import length_histogram, lengths_svg
-    from tokenmill.store import open_store
+    from tokenmill.store import name_of, open_store
 
     store = open_store(path)
     histogram = None if lengths is None else length_histogram(store.split(split))
     if lengths is not None and histogram is not None:
-        lengths.write_text(lengths_svg(histogram, title=f"{path.name}: lengths of documents"))
+        lengths.write_text(lengths_svg(histogram, title=f"{name_of(path)}: lengths of documents"))
     if as_json:
         facts = store_facts(path, store.metadata)
         extra = {} if document is None else {"document": _document_facts(store, document, split)}

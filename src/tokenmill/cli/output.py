@@ -18,7 +18,7 @@ def print_json(value: Any) -> None:
     click.echo(msgspec.json.encode(value, enc_hook=str))
 
 
-def store_facts(path: Path, metadata: Metadata) -> dict[str, Any]:
+def store_facts(path: str | Path, metadata: Metadata) -> dict[str, Any]:
     """Return what a store holds as JSON-able values, without the long lists."""
     return {
         "path": str(path),
@@ -48,7 +48,7 @@ def store_facts(path: Path, metadata: Metadata) -> dict[str, Any]:
     }
 
 
-def print_outcome(path: Path, outcome: Outcome, *, as_json: bool) -> None:
+def print_outcome(path: str | Path, outcome: Outcome, *, as_json: bool) -> None:
     """Say what a tokenize run made; of a sample, also what it is like."""
     metadata, statistics = outcome.metadata, None
     if metadata.settings.get("sample"):
@@ -71,11 +71,11 @@ def print_outcome(path: Path, outcome: Outcome, *, as_json: bool) -> None:
     if statistics is not None:
         click.echo(statistics.text())
     if metadata.rejects is not None:
-        click.echo(f"rejected documents are listed in {path / 'rejects.jsonl'}")
+        click.echo(f"rejected documents are listed in {path}/rejects.jsonl")
     click.echo(f"next: tokenmill info {path} --document 0 · tokenmill verify {path} --level full")
 
 
-def print_file(path: Path, outcome: Outcome, *, as_json: bool) -> None:
+def print_file(path: str | Path, outcome: Outcome, *, as_json: bool) -> None:
     """Say what is in a single file of ids."""
     metadata = outcome.metadata
     facts = {
@@ -95,7 +95,7 @@ def print_file(path: Path, outcome: Outcome, *, as_json: bool) -> None:
         click.echo(f"{path}: {what}, {metadata.dtype}, in {duration(outcome.seconds)}")
 
 
-def print_report(path: Path, report: VerifyReport) -> None:
+def print_report(path: str | Path, report: VerifyReport) -> None:
     """Say what a verification found."""
     rate = f"{count(report.num_bytes / max(report.seconds, 1e-9))}B/s"
     size, time = count(report.num_bytes), duration(report.seconds)

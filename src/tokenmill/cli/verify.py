@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from tokenmill.cli.options import json_option
@@ -12,11 +10,12 @@ EPILOG = """\b
 Examples:
   tokenmill verify store
   tokenmill verify store --level full --json
+  tokenmill verify s3://bucket/store --level full
 """
 
 
 @click.command("verify", epilog=EPILOG)
-@click.argument("store", type=click.Path(path_type=Path))
+@click.argument("store", type=str)
 @click.option(
     "--level",
     type=click.Choice(["structure", "sample", "full"]),
@@ -24,15 +23,21 @@ Examples:
     show_default=True,
     help="structure: names and sizes; sample: also some blocks of each shard; full: every byte.",
 )
-@click.option("--workers", type=int, default=None, help="Threads; by default one for each core.")
+@click.option(
+    "--workers",
+    type=int,
+    default=None,
+    help="Threads; by default one for each core, more for s3://.",
+)
 @json_option
-def command(store: Path, *, level: str, workers: int | None, as_json: bool) -> int:
+def command(store: str, *, level: str, workers: int | None, as_json: bool) -> int:
     """Check STORE against the checksums in its metadata."""
     from tokenmill.cli.output import print_json, print_report
     from tokenmill.engine import resolve_workers
     from tokenmill.store import verify
 
-    report = verify(store, level=level, workers=resolve_workers(workers))
+    threads = None if workers is None else resolve_workers(workers)
+    report = verify(store, level=level, workers=threads)
     if as_json:
         print_json(report)
     else:

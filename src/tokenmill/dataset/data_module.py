@@ -12,6 +12,7 @@ from tokenmill.dataset.permutation import permute
 from tokenmill.dataset.stream_text import Places, stream_text
 from tokenmill.dataset.token_dataset import get_dataset
 from tokenmill.errors import ConfigError
+from tokenmill.remote import is_remote, join, object_info
 from tokenmill.store import METADATA_NAME
 from tokenmill.tokenizer import Tokenizer
 
@@ -149,4 +150,7 @@ class Order:
 def _is_store(places: str | Path | Sequence[str | Path]) -> bool:
     if not isinstance(places, str | Path):
         return False
-    return (Path(places) / METADATA_NAME).is_file() or Path(places).suffix in {".npy", ".bin"}
+    place = str(places)
+    if is_remote(place):
+        return object_info(join(place, METADATA_NAME)) is not None or place.endswith("tokens.bin")
+    return Path(place, METADATA_NAME).is_file() or Path(place).suffix in {".npy", ".bin"}

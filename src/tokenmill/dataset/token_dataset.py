@@ -21,7 +21,9 @@ from tokenmill.dataset.packing import Packing, open_rows
 from tokenmill.dataset.rows import Accounting, Rows
 from tokenmill.dataset.token_source import TokenSource
 from tokenmill.errors import ConfigError, MissingDependencyError
+from tokenmill.remote import is_remote
 from tokenmill.sources import resolve_name
+from tokenmill.store import CacheSettings
 
 Output = Literal["torch", "numpy"]
 SplitName = Literal["train", "validation", "val"]
@@ -43,6 +45,7 @@ def get_dataset(  # noqa: PLR0913  (each is a choice that a user makes in this o
     eos_id: int | None = None,
     vocab_size: int | None = None,
     catalog: str | Path | None = None,
+    cache: CacheSettings | None = None,
 ) -> TokenDataset:
     """Open a store, or plain files of token ids, as a dataset of rows of `context_length` tokens.
 
@@ -63,15 +66,19 @@ def get_dataset(  # noqa: PLR0913  (each is a choice that a user makes in this o
         eos_id: The id that ends documents in plain files.
         vocab_size: Size of the vocabulary of plain files; then ids beyond it are errors.
         catalog: A file of named datasets, in which `path` is a name unless it exists as a path.
+        cache: For a store at s3://bucket/prefix: where pieces of it are kept on this machine, and
+            how much; without it, the variables TOKENMILL_CACHE_* say so.
     """
     if output not in get_args(Output):
         raise ConfigError(f"output is {output!r}, expected one of {', '.join(get_args(Output))}")
     if output == "torch":
         _check_torch()
-    if catalog is not None and not Path(path).exists():
+    if catalog is not None and not is_remote(str(path)) and not Path(path).exists():
         path = resolve_name(str(path), catalog).path
     of_store = split if split is not None and validation is None else "train"
-    source = open_source(path, of_store, dtype=dtype, eos_id=eos_id, vocab_size=vocab_size)
+    source = open_source(
+        path, of_store, dtype=dtype, eos_id=eos_id, vocab_size=vocab_size, cache=cache
+    )
     try:
         rows = open_rows(
             source,

@@ -41,8 +41,10 @@ from tokenmill.store.metadata import (
     read_metadata,
     write_metadata,
 )
+from tokenmill.store.place import name_of
 from tokenmill.store.plain_shards import PlainRecord, PlainSplit, read_record
 from tokenmill.store.reader import Document, Split, Store, open_store
+from tokenmill.store.remote_cache import CacheSettings
 from tokenmill.store.sample_ids import sample_ids
 from tokenmill.store.summary import store_text
 from tokenmill.store.verify import Problem, VerifyReport, verify
@@ -56,6 +58,7 @@ __all__ = [
     "METADATA_NAME",
     "REJECTS_NAME",
     "RUN_FOLDER",
+    "CacheSettings",
     "ConsolidateReport",
     "ConsolidateSettings",
     "ConsolidatedEntry",
@@ -85,6 +88,7 @@ __all__ = [
     "docs_name",
     "docs_path",
     "hash_file",
+    "name_of",
     "narrow",
     "num_shards",
     "open_store",

@@ -2,11 +2,13 @@
 
 Works on a store, whose metadata then lists both files, and on a folder of plain .npy shards, which
 gets a `consolidated.json`. Nothing is listed before it is on disk under its final name, and no
-shard is deleted before what remains has been proved to hold all of it.
+shard is deleted before what remains has been proved to hold all of it. The files of a remote store
+are made in a scratch folder of this machine, where an interrupted run continues, and then sent.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections.abc import Iterable
@@ -16,12 +18,15 @@ from typing import Final
 
 from tokenmill.errors import ConfigError, DamageError, SettingsChangedError
 from tokenmill.files import exclusive_lock, storage_error
+from tokenmill.folder import open_folder
 from tokenmill.progress import Report, silent
-from tokenmill.store.consolidation import WORK_FOLDER, Consolidation
+from tokenmill.store.consolidation import LOCK_NAME, WORK_FOLDER, Consolidation
 from tokenmill.store.consolidation_target import StoreTarget, Target, open_target
 from tokenmill.store.format import MAX_SEQ_LEN, METADATA_NAME, sample_ids_name, tokens_name
 from tokenmill.store.metadata import ConsolidatedEntry
+from tokenmill.store.place import Place, find_place, is_remote_place
 from tokenmill.store.plain_shards import RECORD_NAME
+from tokenmill.store.remote_cache import open_cache
 from tokenmill.store.tokens_file import files_of_entry
 
 MAX_WORKERS: Final = 8
@@ -44,6 +49,8 @@ class ConsolidateSettings:
     """Make the files anew if they are there with another sequence length."""
     workers: int | None = None
     """Threads that hash samples; by default one for each core, at most 8."""
+    scratch: str | None = None
+    """Folder for the files of a remote store until they are sent; by default one in the cache."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.seq_len <= MAX_SEQ_LEN:
@@ -91,16 +98,16 @@ def consolidate(
     nothing is left to do.
     """
     started = time.monotonic()
-    folder = Path(path).absolute()
-    target = open_target(folder)
-    work = folder / WORK_FOLDER
+    place = find_place(path)
+    target = open_target(place)
+    folder = place if isinstance(place, Path) else _scratch_folder(place, settings.scratch)
     try:
-        work.mkdir(exist_ok=True)
-        with exclusive_lock(work / "lock"):
+        (folder / WORK_FOLDER).mkdir(parents=True, exist_ok=True)
+        with exclusive_lock(folder / LOCK_NAME), target.lock():
             _remove_partials(folder)
             target.reload()
             done = [
-                _one_split(target, name, settings=settings, report=report)
+                _one_split(target, name, folder=folder, settings=settings, report=report)
                 for name in _chosen(target, settings)
             ]
             names = [split.split for split in done]
@@ -108,12 +115,18 @@ def consolidate(
     except OSError as error:
         raise storage_error(error) from error
     return ConsolidateReport(
-        path=str(folder),
+        path=str(place),
         is_store=isinstance(target, StoreTarget),
         splits=tuple(done),
         num_deleted_shards=num_deleted,
         seconds=time.monotonic() - started,
     )
+
+
+def _scratch_folder(url: str, scratch: str | None) -> Path:
+    """Return where the files of a remote store are made: the same folder for the same store."""
+    root = Path(open_cache().folder) / "consolidate" if scratch is None else Path(scratch)
+    return root.expanduser().absolute() / hashlib.sha256(url.encode()).hexdigest()[:16]
 
 
 def _remove_partials(folder: Path) -> None:
@@ -128,12 +141,12 @@ def _remove_partials(folder: Path) -> None:
 
 
 def _one_split(
-    target: Target, name: str, *, settings: ConsolidateSettings, report: Report
+    target: Target, name: str, *, folder: Path, settings: ConsolidateSettings, report: Report
 ) -> ConsolidatedSplit:
     reader, entry = target.reader(name), target.entry(name)
     was_complete = entry is not None and _is_complete(target, name, entry, settings=settings)
     if not was_complete:
-        entry = _consolidate_split(target, name, settings=settings, report=report)
+        entry = _consolidate_split(target, name, folder=folder, settings=settings, report=report)
     assert entry is not None
     return ConsolidatedSplit(
         split=name,
@@ -157,7 +170,7 @@ def _is_complete(
             target.set_entry(name, None)  # first, so that it never lists what is not there
             return False
         raise SettingsChangedError(
-            f"{target.folder / tokens_name(name)}: made with other settings:\n"
+            f"{target.place}/{tokens_name(name)}: made with other settings:\n"
             f"  seq_len: {entry.seq_len} then, {settings.seq_len} now",
             hint="its shards were deleted: it stays as it is"
             if entry.shards_deleted
@@ -166,7 +179,7 @@ def _is_complete(
     if entry.shards_deleted:
         return True
     try:
-        for file in files_of_entry(str(target.folder), name, entry=entry):
+        for file in files_of_entry(str(target.place), name, entry=entry):
             file.check_size()
     except DamageError:
         return False
@@ -174,10 +187,10 @@ def _is_complete(
 
 
 def _consolidate_split(
-    target: Target, name: str, *, settings: ConsolidateSettings, report: Report
+    target: Target, name: str, *, folder: Path, settings: ConsolidateSettings, report: Report
 ) -> ConsolidatedEntry:
     job = Consolidation(
-        target.folder,
+        folder,
         name,
         reader=target.reader(name),
         seq_len=settings.seq_len,
@@ -185,22 +198,25 @@ def _consolidate_split(
     )
     listed = target.entry(name) is not None
     if not listed and not job.has_begun() and not settings.replace:
-        _refuse_foreign(target.folder, (tokens_name(name), sample_ids_name(name)))
+        _refuse_foreign(target.place, (tokens_name(name), sample_ids_name(name)))
     job.write(workers=settings.num_threads, report=report)
-    if not settings.skip_validation:
+    is_remote = is_remote_place(target.place)
+    if not settings.skip_validation and not is_remote:
         job.validate()
     entry = job.entry()
     job.publish()
+    target.send(name, folder, entry=entry, validate=not settings.skip_validation)
     target.set_entry(name, entry)
-    job.forget()
+    job.forget(files_too=is_remote)
     return entry
 
 
-def _refuse_foreign(folder: Path, names: Iterable[str]) -> None:
+def _refuse_foreign(place: Place, names: Iterable[str]) -> None:
+    folder = open_folder(place)
     for name in names:
-        if (folder / name).exists():
+        if folder.size(name) is not None:
             raise ConfigError(
-                f"{folder / name}: is there, and tokenmill knows nothing of it",
+                f"{place}/{name}: is there, and tokenmill knows nothing of it",
                 hint="move it away, or use --replace to write over it",
             )
 
@@ -210,6 +226,6 @@ def _chosen(target: Target, settings: ConsolidateSettings) -> list[str]:
     unknown = set(settings.splits) - set(known)
     if unknown:
         raise ConfigError(
-            f"{target.folder}: no split {min(unknown)!r}; there is {', '.join(known) or 'none'}"
+            f"{target.place}: no split {min(unknown)!r}; there is {', '.join(known) or 'none'}"
         )
     return [name for name in known if not settings.splits or name in settings.splits]

@@ -32,6 +32,7 @@ from tokenmill.store.metadata import ConsolidatedEntry, FileEntry
 from tokenmill.store.sample_ids import sample_ids
 
 WORK_FOLDER: Final = ".consolidate"
+LOCK_NAME: Final = f"{WORK_FOLDER}/lock"
 STRETCH_BYTES: Final = 1 << 30
 """Bytes of ids after which what was written is synced and recorded."""
 PIECE_BYTES: Final = 1 << 21
@@ -152,9 +153,9 @@ class Consolidation:
                 raise storage_error(error, final) from error
         sync_folder(self._folder)
 
-    def forget(self) -> None:
-        """Remove what is kept for continuing."""
-        for path in (self._state, *self._partial):
+    def forget(self, *, files_too: bool = False) -> None:
+        """Remove what is kept for continuing and, if asked, the files themselves."""
+        for path in (self._state, *self._partial, *(self._final if files_too else ())):
             path.unlink(missing_ok=True)
 
     def _append(

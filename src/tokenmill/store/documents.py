@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tokenmill.store.cached_file import TableFile
 from tokenmill.store.format import (
     DOCS_DTYPE,
     DOCS_FOLDER,
@@ -16,17 +17,17 @@ from tokenmill.store.format import (
     shard_name,
 )
 from tokenmill.store.metadata import ShardEntry
-from tokenmill.store.stored_file import StoredFile
+from tokenmill.store.stored_object import AnyFile, file_of_store
 
 _GROUP_ROWS: Final = 256
 _PIECE_ROWS: Final = 1 << 16
 
 
-def docs_file(folder: str, split: str, *, index: int, entry: ShardEntry) -> StoredFile:
+def docs_file(folder: str, split: str, *, index: int, entry: ShardEntry) -> AnyFile:
     """Return the file of the document table of a shard."""
     header = npy_header(DOCS_DTYPE, entry.num_documents)
     name = f"{DOCS_FOLDER}/{shard_name(split, index)}"
-    return StoredFile(folder, name, num_bytes=entry.docs.bytes, header=header)
+    return file_of_store(folder, name, num_bytes=entry.docs.bytes, header=header)
 
 
 class DocumentTable:
@@ -40,7 +41,7 @@ class DocumentTable:
 
     def __init__(
         self,
-        file: StoredFile,
+        file: TableFile,
         num_rows: int,
         *,
         tokens: range,

@@ -22,6 +22,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from tokenmill.errors import ConfigError, DamageError, NotAStoreError, StorageError
 from tokenmill.files import storage_error
 from tokenmill.folder import Folder, open_folder
+from tokenmill.remote import is_remote, join, list_objects, object_info, read_object
 from tokenmill.store import format as layout
 from tokenmill.store.format import FORMAT_VERSION, METADATA_NAME
 
@@ -232,23 +233,28 @@ def write_metadata(folder: Path | Folder, metadata: Metadata) -> Metadata:
     return complete
 
 
-def read_metadata(folder: Path) -> Metadata:
-    """Read and check the metadata of the store in `folder`."""
-    path = folder / METADATA_NAME
-    return decode_metadata(read_metadata_bytes(folder), path)
+def read_metadata(place: Path | str) -> Metadata:
+    """Read and check the metadata of the store at `place`, a folder or a URL."""
+    return decode_metadata(read_metadata_bytes(place), f"{place}/{METADATA_NAME}")
 
 
-def read_metadata_bytes(folder: Path) -> bytes:
+def read_metadata_bytes(place: Path | str) -> bytes:
     """Return the bytes of `metadata.json`; without one, raise an error that says what is there."""
-    path = folder / METADATA_NAME
+    path = f"{place}/{METADATA_NAME}"
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_METADATA_BYTES + 1)
+        if is_remote(str(place)):
+            info = object_info(path)
+            is_large = info is not None and info.size > MAX_METADATA_BYTES
+            data = b"" if is_large else read_object(path)
+        else:
+            with Path(path).open("rb") as file:
+                data = file.read(MAX_METADATA_BYTES + 1)
+            is_large = len(data) > MAX_METADATA_BYTES
     except (FileNotFoundError, NotADirectoryError):
-        raise _not_a_store(folder) from None
+        raise _not_a_store(place) from None
     except OSError as error:
         raise storage_error(error, path) from error
-    if len(data) > MAX_METADATA_BYTES:
+    if is_large:
         raise DamageError(
             f"{path}: larger than {MAX_METADATA_BYTES} bytes: not the metadata of a store"
         )
@@ -401,20 +407,25 @@ def _damage(path: str | Path, problem: str) -> DamageError:
     )
 
 
-def _not_a_store(folder: Path) -> NotAStoreError | StorageError:
-    if not folder.exists():
-        return NotAStoreError(f"{folder}: no such folder", hint="check the spelling")
-    if not folder.is_dir():
-        return NotAStoreError(f"{folder}: a file, expected the folder of a store")
-    if (folder / layout.RUN_FOLDER).is_dir():
+def _not_a_store(place: Path | str) -> NotAStoreError | StorageError:
+    if is_remote(str(place)):
+        has_run = bool(list_objects(join(str(place), layout.RUN_FOLDER)))
+    else:
+        folder = Path(place)
+        if not folder.exists():
+            return NotAStoreError(f"{folder}: no such folder", hint="check the spelling")
+        if not folder.is_dir():
+            return NotAStoreError(f"{folder}: a file, expected the folder of a store")
+        has_run = (folder / layout.RUN_FOLDER).is_dir()
+    if has_run:
         return NotAStoreError(
-            f"{folder}: not a store yet: its run is in progress or did not finish",
-            hint=f"`tokenmill status {shlex.quote(str(folder))}` shows how far it is; "
+            f"{place}: not a store yet: its run is in progress or did not finish",
+            hint=f"`tokenmill status {shlex.quote(str(place))}` shows how far it is; "
             "the same tokenize command again continues it",
         )
     return NotAStoreError(
-        f"{folder}: not a store: it has no {METADATA_NAME}",
-        hint="`tokenmill tokenize` makes a store",
+        f"{place}: not a store: it has no {METADATA_NAME}",
+        hint="check the spelling; `tokenmill tokenize` makes a store",
     )
 
 

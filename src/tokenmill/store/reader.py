@@ -14,11 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenmill.errors import ConfigError, DamageError
+from tokenmill.store.cached_file import cached_table
 from tokenmill.store.documents import DocumentTable, docs_file
 from tokenmill.store.format import METADATA_NAME, REJECTS_NAME
 from tokenmill.store.metadata import ConsolidatedEntry, Metadata, read_metadata
+from tokenmill.store.place import Place, find_place, is_remote_place, remote_sizes
+from tokenmill.store.remote_cache import CacheSettings, RemoteCache, open_cache
 from tokenmill.store.shard import Shard, blocks_file
-from tokenmill.store.stored_file import StoredFile
+from tokenmill.store.stored_object import file_of_store
 from tokenmill.store.summary import store_html, store_line, store_text
 from tokenmill.store.tokens_file import IdsFile, consolidated_files, ids_file
 
@@ -28,29 +31,36 @@ if TYPE_CHECKING:
 Verify = Literal["blocks", "size", "off"]
 
 
-def open_store(path: str | Path, *, verify: Verify = "blocks") -> Store:
+def open_store(
+    path: str | Path, *, verify: Verify = "blocks", cache: CacheSettings | None = None
+) -> Store:
     """Open the store in folder `path`: read its metadata and compare the sizes of its files.
 
     `verify` says how much a read proves: "blocks" (each 64 KiB by its checksum and each document
     table by its SHA-256, once a process), "size" (sizes and headers), or "off" (headers alone).
+
+    A store at `s3://bucket/prefix` is read through a cache on this machine, and compared with one
+    listing. `cache` says where that is; without it, the variables TOKENMILL_CACHE_* do.
     """
     if verify not in get_args(Verify):
         raise ConfigError(f"verify is {verify!r}, expected one of {', '.join(get_args(Verify))}")
-    folder = Path(path).absolute()
-    store = Store(folder, read_metadata(folder), verify=verify)
+    place = find_place(path)
+    remote_cache = open_cache(cache) if is_remote_place(place) else None
+    store = Store(place, read_metadata(place), verify=verify, cache=remote_cache)
     if verify != "off":
-        for file in store_files(folder, store.metadata):
-            file.check_size()
+        sizes = remote_sizes(place)
+        for file in store_files(place, store.metadata):
+            file.check_size(sizes)
     return store
 
 
-def store_files(folder: Path, metadata: Metadata) -> list[IdsFile]:
+def store_files(place: Place, metadata: Metadata) -> list[IdsFile]:
     """Return every file that the metadata lists, `metadata.json` itself excepted."""
-    root = str(folder)
+    root = str(place)
     tokenizer = metadata.tokenizer
-    files: list[IdsFile] = [StoredFile(root, tokenizer.file, num_bytes=tokenizer.bytes)]
+    files: list[IdsFile] = [file_of_store(root, tokenizer.file, num_bytes=tokenizer.bytes)]
     if metadata.rejects is not None:
-        files.append(StoredFile(root, REJECTS_NAME, num_bytes=metadata.rejects.bytes))
+        files.append(file_of_store(root, REJECTS_NAME, num_bytes=metadata.rejects.bytes))
     for name, split in metadata.splits.items():
         files += consolidated_files(root, name, metadata=metadata)
         for index, entry in enumerate(split.shards):
@@ -82,7 +92,15 @@ class Split:
     refuses one that has been replaced by another.
     """
 
-    def __init__(self, folder: Path, name: str, *, metadata: Metadata, verify: Verify) -> None:
+    def __init__(
+        self,
+        place: Place,
+        name: str,
+        *,
+        metadata: Metadata,
+        verify: Verify,
+        cache: RemoteCache | None = None,
+    ) -> None:
         entry = metadata.splits[name]
         self.name = name
         self.num_tokens = entry.num_tokens
@@ -90,7 +108,8 @@ class Split:
         self.num_bytes = entry.num_bytes
         self.num_shards = len(entry.shards)
         self.dtype = metadata.token_dtype
-        self._folder = folder
+        self._place = place
+        self._cache = cache
         self._metadata = metadata
         self._verify: Verify = verify
         self._shards: dict[int, Shard] = {}
@@ -113,7 +132,8 @@ class Split:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen_split, (self._folder, self._verify, self._metadata.digest, self.name)
+        opened = self._place, self._verify, self._metadata.digest, self._cache
+        return _reopen_split, (*opened, self.name)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Return the ids of the tokens from `start` to `stop` as a new array, across shards."""
@@ -227,13 +247,15 @@ class Split:
         if table is None:
             entry = self._metadata.splits[self.name].shards[index]
             start = index * self._metadata.shard_tokens
+            is_proved = self._verify == "blocks"
+            file = docs_file(str(self._place), self.name, index=index, entry=entry)
             table = self._tables[index] = DocumentTable(
-                docs_file(str(self._folder), self.name, index=index, entry=entry),
+                cached_table(file, entry.docs.sha256, cache=self._cache, is_proved=is_proved),
                 entry.num_documents,
                 tokens=range(start, start + entry.num_tokens),
                 is_last=index == self.num_shards - 1,
                 num_sources=len(self._metadata.sources),
-                sha256=entry.docs.sha256 if self._verify == "blocks" else None,
+                sha256=entry.docs.sha256 if is_proved else None,
             )
         return table
 
@@ -262,11 +284,12 @@ class Split:
         shard = self._shards.get(index)
         if shard is None:
             shard = self._shards[index] = Shard(
-                str(self._folder),
+                str(self._place),
                 self.name,
                 index=index,
                 metadata=self._metadata,
                 check_blocks=self._verify == "blocks",
+                cache=self._cache,
             )
         return shard
 
@@ -274,15 +297,27 @@ class Split:
 class Store:
     """A finished store: a folder of token ids that can prove what it holds.
 
-    `num_tokens` and `num_documents` count all splits; `splits["train"]` is one of them.
+    `num_tokens` and `num_documents` count all splits; `splits["train"]` is one of them. `path` is
+    a `Path`, or the URL of a remote store, which is read through `cache`.
     """
 
-    def __init__(self, path: Path, metadata: Metadata, *, verify: Verify) -> None:
+    def __init__(
+        self,
+        path: Place,
+        metadata: Metadata,
+        *,
+        verify: Verify,
+        cache: RemoteCache | None = None,
+    ) -> None:
         self.path = path
+        self.cache = cache
         self.metadata = metadata
         self.verify: Verify = verify
         self.splits: Mapping[str, Split] = MappingProxyType(
-            {name: Split(path, name, metadata=metadata, verify=verify) for name in metadata.splits}
+            {
+                name: Split(path, name, metadata=metadata, verify=verify, cache=cache)
+                for name in metadata.splits
+            }
         )
 
     @property
@@ -324,8 +359,9 @@ class Store:
     def tokenizer_definition(self) -> tuple[str, bytes]:
         """Return the name and the bytes of the tokenizer file, after comparing its hash."""
         entry = self.metadata.tokenizer
-        file = StoredFile(str(self.path), entry.file, num_bytes=entry.bytes)
-        return entry.file, file.read_all(entry.sha256)
+        file = file_of_store(str(self.path), entry.file, num_bytes=entry.bytes)
+        copy = cached_table(file, entry.sha256, cache=self.cache, is_proved=True)
+        return entry.file, copy.read_all(entry.sha256)
 
     def tokenizer(self) -> Tokenizer:
         """Load the tokenizer that made the ids."""
@@ -339,7 +375,7 @@ class Store:
         expected = entry.fingerprint
         if tokenizer.fingerprint != expected:
             raise DamageError(
-                f"{self.path / name}: its fingerprint is {tokenizer.fingerprint[:19]}, "
+                f"{self.path}/{name}: its fingerprint is {tokenizer.fingerprint[:19]}, "
                 f"the metadata says {expected[:19]}",
                 hint="read the store with the version of tokenmill that wrote it",
             )
@@ -356,20 +392,22 @@ class Store:
         return store_html(self.path, self.metadata)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.path, self.verify, self.digest)
+        return _reopen, (self.path, self.verify, self.digest, self.cache)
 
 
-def _reopen(path: Path, verify: Verify, digest: str) -> Store:
+def _reopen(path: Place, verify: Verify, digest: str, cache: RemoteCache | None) -> Store:
     """Open a store in another process; it must still be the same one."""
     # The first process compared the sizes; each file is compared again when it is opened.
     metadata = read_metadata(path)
     if metadata.digest != digest:
         raise DamageError(
-            f"{path / METADATA_NAME}: replaced by a store with other content since it was opened",
+            f"{path}/{METADATA_NAME}: replaced by a store with other content since it was opened",
             hint="open the store again, and let no run write to it meanwhile",
         )
-    return Store(path, metadata, verify=verify)
+    return Store(path, metadata, verify=verify, cache=cache)
 
 
-def _reopen_split(path: Path, verify: Verify, digest: str, name: str) -> Split:
-    return _reopen(path, verify, digest).splits[name]
+def _reopen_split(
+    path: Place, verify: Verify, digest: str, cache: RemoteCache | None, name: str
+) -> Split:
+    return _reopen(path, verify, digest, cache).splits[name]

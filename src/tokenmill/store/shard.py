@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from tokenmill.store.cached_file import CachedShard, TableFile, cached_shard, cached_table
 from tokenmill.store.format import (
     BLOCK_BYTES,
     BLOCKS_DTYPE,
@@ -19,17 +20,18 @@ from tokenmill.store.format import (
     shard_name,
 )
 from tokenmill.store.metadata import Metadata, ShardEntry
-from tokenmill.store.stored_file import StoredFile
+from tokenmill.store.remote_cache import RemoteCache
+from tokenmill.store.stored_object import AnyFile, file_of_store
 from tokenmill.store.tokens_file import ids_file
 
 _KEPT_TABLES: Final = 128  # of 24 KB each for the usual shard of 200 MB
 
 
-def blocks_file(folder: str, split: str, *, index: int, entry: ShardEntry) -> StoredFile:
+def blocks_file(folder: str, split: str, *, index: int, entry: ShardEntry) -> AnyFile:
     """Return the file of the block checksums of a shard."""
     header = npy_header(BLOCKS_DTYPE, num_blocks(entry.shard.bytes))
     name = f"{BLOCKS_FOLDER}/{shard_name(split, index)}"
-    return StoredFile(folder, name, num_bytes=entry.blocks.bytes, header=header)
+    return file_of_store(folder, name, num_bytes=entry.blocks.bytes, header=header)
 
 
 class Shard:
@@ -49,10 +51,17 @@ class Shard:
         index: int,
         metadata: Metadata,
         check_blocks: bool,
+        cache: RemoteCache | None = None,
     ) -> None:
         entry = metadata.splits[split].shards[index]
-        self._file = ids_file(folder, split, index=index, metadata=metadata)
-        self._blocks = blocks_file(folder, split, index=index, entry=entry)
+        blocks = blocks_file(folder, split, index=index, entry=entry)
+        self._blocks = cached_table(blocks, entry.blocks.sha256, cache=cache, is_proved=True)
+        self._file = cached_shard(
+            ids_file(folder, split, index=index, metadata=metadata),
+            entry.shard.sha256,
+            cache=cache,
+            sums=partial(_load_sums, self._blocks, entry.blocks.sha256) if check_blocks else None,
+        )
         self._blocks_sha256 = entry.blocks.sha256
         self._itemsize = metadata.token_dtype.itemsize
         # One byte a block, 1 when proved; None when nothing is left to prove.
@@ -77,22 +86,29 @@ class Shard:
                 continue
             block_start = block * BLOCK_BYTES
             block_stop = min(block_start + BLOCK_BYTES, self._file.num_bytes)
+            low, high = max(start, block_start), min(stop, block_stop)
             if start <= block_start and block_stop <= stop:
                 data = out[block_start - start : block_stop - start]
             else:
                 data = memoryview(self._file.read(block_start, block_stop))
-                low, high = max(start, block_start), min(stop, block_stop)
                 out[low - start : high - start] = data[low - block_start : high - block_start]
             if xxhash.xxh3_64_intdigest(data) != int(sums[block]):
-                place = f"block {block} (bytes {block_start} to {block_stop})"
-                raise self._file.damage(f"{place} does not match its checksum")
+                data = self._second_look(block, block_start, block_stop)
+                out[low - start : high - start] = data[low - block_start : high - block_start]
             checked[block] = 1
         if 0 not in checked:
             self._checked = None
 
+    def _second_look(self, block: int, start: int, stop: int) -> memoryview:
+        """Return a block in place of a copy that is spoiled; if there is no other, raise."""
+        if not isinstance(self._file, CachedShard):
+            place = f"block {block} (bytes {start} to {stop})"
+            raise self._file.damage(f"{place} does not match its checksum")
+        return memoryview(self._file.read_again(start, stop))  # proved on its way
+
 
 @lru_cache(maxsize=_KEPT_TABLES)
-def _load_sums(file: StoredFile, sha256: str) -> NDArray[np.uint64]:
+def _load_sums(file: TableFile, sha256: str) -> NDArray[np.uint64]:
     """Return the proved block checksums of a shard; the tables used last are kept."""
     data = file.read_all(sha256)
     file.forget()

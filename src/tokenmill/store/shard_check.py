@@ -18,7 +18,7 @@ from tokenmill.store.format import BLOCK_BYTES, BLOCKS_DTYPE, HEADER_BYTES, num_
 from tokenmill.store.metadata import Metadata
 from tokenmill.store.reader import Split
 from tokenmill.store.shard import blocks_file
-from tokenmill.store.stored_file import StoredFile
+from tokenmill.store.stored_object import AnyFile
 from tokenmill.store.tokens_file import ids_file
 
 _PIECE_BYTES: Final = 16 * BLOCK_BYTES  # fits the cache of a core
@@ -230,7 +230,7 @@ class ShardCheck:
         self._on_bytes(num_bytes)
 
 
-def check_hash(file: StoredFile, sha256: str) -> Findings:
+def check_hash(file: AnyFile, sha256: str) -> Findings:
     """Compare the hash of a whole file."""
     found = Findings(num_files=1)
     try:

@@ -1,4 +1,4 @@
-"""Read ranges of the immutable files of a store; the only place in which the reader touches files.
+"""Read ranges of the immutable files of a local store; only here does the reader touch them.
 
 Files are read with `pread`, not mapped: a fault of the disk or a file cut by someone else is then
 an error and not a signal that ends the process, other threads run while the disk works, a small
@@ -13,7 +13,7 @@ import os
 import shlex
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from tokenmill.errors import DamageError
@@ -106,8 +106,9 @@ class StoredFile:
         """Return all that follows the header, after comparing the hash if one is given."""
         return b"".join(bytes(piece) for piece in self.pieces(sha256))
 
-    def check_size(self) -> None:
+    def check_size(self, sizes: Mapping[str, int] | None = None) -> None:
         """Compare the size that the file system reports, without opening the file."""
+        del sizes  # a listing is for remote stores
         try:
             found = os.stat(self.path).st_size  # noqa: PTH116  (thousands of these at every open)
         except OSError as error:

@@ -7,26 +7,27 @@ from pathlib import Path
 
 from tokenmill.store.format import sample_ids_name, tokens_name
 from tokenmill.store.metadata import Metadata
+from tokenmill.store.place import name_of
 
 
-def store_line(path: Path, metadata: Metadata) -> str:
+def store_line(path: Path | str, metadata: Metadata) -> str:
     """Return what a store holds in one line."""
     num_shards = sum(len(split.shards) for split in metadata.splits.values())
     return (
-        f"Store({path.name!r}: {_count(metadata.num_tokens, 'token')} in "
+        f"Store({name_of(path)!r}: {_count(metadata.num_tokens, 'token')} in "
         f"{_count(num_shards, 'shard')}, {_count(metadata.num_documents, 'document')}, "
         f"{metadata.dtype}, {metadata.tokenizer.name}, {'+'.join(metadata.splits) or 'no split'})"
     )
 
 
-def store_text(path: Path, metadata: Metadata) -> str:
+def store_text(path: Path | str, metadata: Metadata) -> str:
     """Return what a store holds in a few aligned lines."""
     facts = _facts(path, metadata)
     width = max(len(name) for name, _ in facts)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in facts)
 
 
-def store_html(path: Path, metadata: Metadata) -> str:
+def store_html(path: Path | str, metadata: Metadata) -> str:
     """Return what a store holds as an HTML table; all that comes from files is escaped."""
     rows = "".join(
         f"<tr><th style='text-align:left'>{escape(name)}</th>"
@@ -36,7 +37,7 @@ def store_html(path: Path, metadata: Metadata) -> str:
     return f"<table>{rows}</table>"
 
 
-def _facts(path: Path, metadata: Metadata) -> list[tuple[str, str]]:
+def _facts(path: Path | str, metadata: Metadata) -> list[tuple[str, str]]:
     counts, tokenizer = metadata.counts, metadata.tokenizer
     facts = [("store", str(path))]
     for name, split in metadata.splits.items():

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 
 from msgspec import UNSET
 
 from tokenmill.errors import DamageError
 from tokenmill.store.format import npy_header, sample_ids_name, shard_name, tokens_name
 from tokenmill.store.metadata import ConsolidatedEntry, Metadata
-from tokenmill.store.stored_file import StoredFile
+from tokenmill.store.stored_object import AnyFile, StoredObject, file_of_store
 
 
 class ShardInTokens:
@@ -21,7 +22,7 @@ class ShardInTokens:
     __slots__ = ("_start", "_tokens", "header", "name", "note", "num_bytes")
 
     def __init__(
-        self, tokens: StoredFile, shard: str, *, start: int, num_bytes: int, header: bytes
+        self, tokens: AnyFile, shard: str, *, start: int, num_bytes: int, header: bytes
     ) -> None:
         self.name = tokens.name
         self.note = f"{shard} in it: "
@@ -38,15 +39,22 @@ class ShardInTokens:
             place = self._start + offset + len(head) - len(self.header)
             self._tokens.read_into(out[len(head) :], place)
 
+    def fetch(self, start: int, stop: int) -> bytes:
+        """Return the same of a remote store, and keep nothing of it."""
+        assert isinstance(self._tokens, StoredObject)
+        head, size = self.header[start:stop], len(self.header)
+        place = self._start - size
+        return head + self._tokens.fetch(place + max(start, size), place + max(stop, size))
+
     def read(self, start: int, stop: int) -> bytearray:
         """Return what would be the bytes of the shard file from `start` to `stop`."""
         data = bytearray(stop - start)
         self.read_into(memoryview(data), start)
         return data
 
-    def check_size(self) -> None:
+    def check_size(self, sizes: Mapping[str, int] | None = None) -> None:
         """Compare the size of the tokens file, without opening it."""
-        self._tokens.check_size()
+        self._tokens.check_size(sizes)
 
     def open(self) -> None:
         """Open the tokens file now, comparing its size."""
@@ -61,7 +69,7 @@ class ShardInTokens:
         return self._tokens.damage(f"{self.note}{problem}")
 
 
-IdsFile = StoredFile | ShardInTokens
+IdsFile = AnyFile | ShardInTokens
 
 
 def ids_file(folder: str, split: str, *, index: int, metadata: Metadata) -> IdsFile:
@@ -70,7 +78,7 @@ def ids_file(folder: str, split: str, *, index: int, metadata: Metadata) -> IdsF
     header = npy_header(dtype, entry.num_tokens)
     name = shard_name(split, index)
     if not metadata.splits[split].shards_deleted:
-        return StoredFile(folder, name, num_bytes=entry.shard.bytes, header=header)
+        return file_of_store(folder, name, num_bytes=entry.shard.bytes, header=header)
     return ShardInTokens(
         consolidated_files(folder, split, metadata=metadata)[0],
         name,
@@ -80,19 +88,22 @@ def ids_file(folder: str, split: str, *, index: int, metadata: Metadata) -> IdsF
     )
 
 
-def consolidated_files(folder: str, split: str, *, metadata: Metadata) -> list[StoredFile]:
+def consolidated_files(folder: str, split: str, *, metadata: Metadata) -> list[AnyFile]:
     """Return the tokens file and the sample ids of a split; nothing if it is not consolidated."""
     entry = metadata.splits[split].consolidated
     return [] if entry is UNSET else files_of_entry(folder, split, entry=entry)
 
 
-def files_of_entry(folder: str, split: str, *, entry: ConsolidatedEntry) -> list[StoredFile]:
+def files_of_entry(folder: str, split: str, *, entry: ConsolidatedEntry) -> list[AnyFile]:
     """Return the tokens file and the sample ids that an entry speaks of."""
     remedy = f"tokenmill consolidate {shlex.quote(folder)} --seq-len {entry.seq_len}"
     again = f"`{remedy}` writes it again from the shards"
     if entry.shards_deleted:
         again = "restore it from a copy: its shards were deleted"
     return [
-        StoredFile(folder, tokens_name(split), num_bytes=entry.tokens.bytes, remedy=again),
-        StoredFile(folder, sample_ids_name(split), num_bytes=entry.sample_ids.bytes, remedy=again),
+        file_of_store(folder, name, num_bytes=file.bytes, remedy=again)
+        for name, file in (
+            (tokens_name(split), entry.tokens),
+            (sample_ids_name(split), entry.sample_ids),
+        )
     ]

@@ -6,7 +6,8 @@ sample      also the tables, some blocks of each shard with the documents that e
 full        SHA-256 of every byte, every block, every id, every end of a document
 
 Shards are checked side by side in threads. Each is read once, in pieces that stay in the cache of a
-core while they are hashed and looked at, so memory is a few MiB for each thread.
+core while they are hashed and looked at, so memory is a few MiB for each thread. A remote store is
+read where it is, past the cache of the node.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
+from uuid import uuid4
 
 import numpy as np
 
@@ -33,14 +36,19 @@ from tokenmill.store.format import (
     shard_name,
 )
 from tokenmill.store.metadata import Metadata, decode_metadata, read_metadata_bytes
+from tokenmill.store.place import Place, find_place, is_remote_place, remote_sizes
 from tokenmill.store.plain_check import check_record
 from tokenmill.store.plain_shards import read_record
 from tokenmill.store.reader import Split, Store, store_files
+from tokenmill.store.remote_cache import RemoteCache
 from tokenmill.store.shard_check import Findings, ShardCheck, check_hash
-from tokenmill.store.stored_file import StoredFile, full_check_command
+from tokenmill.store.stored_file import full_check_command
+from tokenmill.store.stored_object import AnyFile, file_of_store
 
 LEVELS: Final = ("structure", "sample", "full")
 
+_REMOTE_WORKERS: Final = 8  # they mostly wait
+_KEPT_TABLE_BYTES: Final = 1 << 24
 _SAMPLE_BLOCKS: Final = 64
 _SAMPLE_BLOCKS_OF_STORE: Final = 1 << 14
 """A GiB in all; a store of very many shards gets fewer blocks of each, but at least one."""
@@ -85,39 +93,41 @@ def verify(
     seed: int = 0,
     on_bytes: Callable[[int], None] | None = None,
 ) -> VerifyReport:
-    """Check the store in folder `path` and report every problem; damage is reported, not raised.
+    """Check the store at `path` and report every problem; damage is reported, not raised.
 
     Args:
-        workers: Threads; by default one for each core.
+        path: A folder, or s3://bucket/prefix.
+        workers: Threads; by default one for each core, and more for a remote store.
         seed: Chooses the blocks of a sample; the same seed looks at the same blocks.
         on_bytes: Told, from any thread, how many more bytes have been read.
     """
     if level not in LEVELS:
         raise ConfigError(f"level is {level!r}, expected one of {', '.join(LEVELS)}")
     started = time.monotonic()
-    folder = Path(path).absolute()
+    place = find_place(path)
     try:
-        data = read_metadata_bytes(folder)
-        metadata = decode_metadata(data, folder / METADATA_NAME)
+        data = read_metadata_bytes(place)
+        metadata = decode_metadata(data, f"{place}/{METADATA_NAME}")
     except DamageError as error:
         found = Findings(num_files=1)
         found.add(METADATA_NAME, error)
     except NotAStoreError:
-        record = read_record(folder)
-        if record is None:
+        record = None if isinstance(place, str) else read_record(place)
+        if record is None or isinstance(place, str):
             raise
-        found = check_record(folder, record, level=level, seed=seed)
+        found = check_record(place, record, level=level, seed=seed)
     else:
         found = check_store(
-            folder, metadata, level=level, workers=workers, seed=seed, on_bytes=on_bytes
+            place, metadata, level=level, workers=workers, seed=seed, on_bytes=on_bytes
         )
-        found.merge(_check_names(folder, metadata))
+        found.merge(_check_names(place, metadata))
         found.num_bytes += len(data)
     return VerifyReport(
-        path=str(folder),
+        path=str(place),
         level=level,
         problems=tuple(
-            _problem(folder, file, text=text, level=level) for file, text in found.problems
+            _problem(place, file, text=text, level=level)
+            for file, text in dict.fromkeys(found.problems)
         ),
         num_files=found.num_files,
         num_bytes=found.num_bytes,
@@ -126,7 +136,7 @@ def verify(
 
 
 def check_store(
-    folder: Path,
+    place: Place,
     metadata: Metadata,
     *,
     level: str,
@@ -134,10 +144,14 @@ def check_store(
     seed: int = 0,
     on_bytes: Callable[[int], None] | None = None,
 ) -> Findings:
-    """Check the files in `folder` against `metadata`, whatever its `metadata.json` says."""
+    """Check the files at `place` against `metadata`, whatever its `metadata.json` says."""
     found = Findings(num_files=1)
-    checks = _checks(folder, metadata, level=level, seed=seed, on_bytes=on_bytes or _ignore)
-    for part in _run(checks, workers=workers or len(os.sched_getaffinity(0))):
+    is_remote = is_remote_place(place)
+    if is_remote:
+        found.merge(_check_sizes(place, metadata))  # of all at once; locally each is compared
+    checks = _checks(place, metadata, level=level, seed=seed, on_bytes=on_bytes or _ignore)
+    num_cores = len(os.sched_getaffinity(0))
+    for part in _run(checks, workers=workers or max(num_cores, is_remote * _REMOTE_WORKERS)):
         found.merge(part)
     if level == "full" and not found.problems:
         _check_sources(found, metadata)
@@ -145,7 +159,7 @@ def check_store(
 
 
 def _checks(
-    folder: Path,
+    place: Place,
     metadata: Metadata,
     *,
     level: str,
@@ -153,13 +167,16 @@ def _checks(
     on_bytes: Callable[[int], None],
 ) -> Iterator[Callable[[], Findings]]:
     """Yield the checks of a level, each to be run in some thread."""
-    root, tokenizer, rejects = str(folder), metadata.tokenizer, metadata.rejects
-    file = StoredFile(root, tokenizer.file, num_bytes=tokenizer.bytes)
+    root, tokenizer, rejects = str(place), metadata.tokenizer, metadata.rejects
+    file = file_of_store(root, tokenizer.file, num_bytes=tokenizer.bytes)
     yield partial(check_hash, file, tokenizer.sha256)
     if rejects is not None:
-        file = StoredFile(root, REJECTS_NAME, num_bytes=rejects.bytes)
+        file = file_of_store(root, REJECTS_NAME, num_bytes=rejects.bytes)
         yield partial(check_hash, file, rejects.sha256) if level == "full" else partial(_open, file)
-    store = Store(folder, metadata, verify="blocks")
+    # Tables are looked up again and again: those of a remote store are kept in memory, for this
+    # check alone, so that no copy hides what has become of the original.
+    cache = _memory_cache() if is_remote_place(place) else None
+    store = Store(place, metadata, verify="blocks", cache=cache)
     num_shards = sum(split.num_shards for split in store.splits.values())
     max_blocks = max(1, min(_SAMPLE_BLOCKS, _SAMPLE_BLOCKS_OF_STORE // max(num_shards, 1)))
     for name, split in store.splits.items():
@@ -203,36 +220,51 @@ def _run(checks: Iterable[Callable[[], Findings]], *, workers: int) -> Iterator[
             pool.shutdown(wait=False, cancel_futures=True)  # an interrupt waits for no other shard
 
 
-def _check_names(folder: Path, metadata: Metadata) -> Findings:
+def _check_sizes(place: Place, metadata: Metadata) -> Findings:
+    """Compare the sizes in a listing of a remote store."""
+    found, sizes = Findings(), remote_sizes(place)
+    for file in store_files(place, metadata):
+        try:
+            file.check_size(sizes)
+        except DamageError as error:
+            found.add(file.name, error)
+    return found
+
+
+def _check_names(place: Place, metadata: Metadata) -> Findings:
     """Look for shards and tables that the metadata does not list: something else wrote here."""
     found = Findings()
-    listed = {file.name for file in store_files(folder, metadata)}
+    listed = {file.name for file in store_files(place, metadata)}
     deleted = {
         shard_name(name, index)
         for name, split in metadata.splits.items()
         if split.shards_deleted
         for index in range(len(split.shards))
     }
-    for place in ("", DOCS_FOLDER, BLOCKS_FOLDER):
-        prefix = f"{place}/" if place else ""
-        for name in _npy_names(folder / place):
-            if f"{prefix}{name}" not in listed:
-                is_left = not place and name in deleted
-                found.add(f"{prefix}{name}", _LEFT_OVER if is_left else _EXTRA)
-    if metadata.rejects is None and (folder / REJECTS_NAME).exists():
-        found.add(REJECTS_NAME, _EXTRA)
+    for name in _names(place):
+        folder, _, file = name.rpartition("/")
+        is_table = file.endswith(".npy") and not file.startswith(".")
+        if folder in {"", DOCS_FOLDER, BLOCKS_FOLDER} and is_table and name not in listed:
+            found.add(name, _LEFT_OVER if name in deleted else _EXTRA)
+        elif name == REJECTS_NAME and metadata.rejects is None:
+            found.add(name, _EXTRA)
     return found
 
 
-def _npy_names(folder: Path) -> list[str]:
-    try:
-        names = os.listdir(folder)  # noqa: PTH208  (names, many of them)
-    except OSError:  # a missing folder: its missing files are reported one by one
-        return []
-    return sorted(n for n in names if n.endswith(".npy") and not n.startswith("."))
+def _names(place: Place) -> list[str]:
+    """Return the names of the files of a store, in order."""
+    if isinstance(place, str):
+        return sorted(url.removeprefix(f"{place}/") for url in remote_sizes(place) or ())
+    names: list[str] = []
+    for folder in ("", DOCS_FOLDER, BLOCKS_FOLDER):
+        prefix = f"{folder}/" if folder else ""
+        with suppress(OSError):  # a missing folder: its missing files are reported one by one
+            found = os.listdir(place / folder)  # noqa: PTH208  (names, many of them)
+            names += sorted(f"{prefix}{name}" for name in found)
+    return names
 
 
-def _open(file: StoredFile) -> Findings:
+def _open(file: AnyFile) -> Findings:
     found = Findings(num_files=1)
     try:
         file.open()
@@ -254,16 +286,20 @@ def _check_sources(found: Findings, metadata: Metadata) -> None:
             found.add(METADATA_NAME, text)
 
 
-def _problem(folder: Path, file: str, *, text: str, level: str) -> Problem:
+def _problem(place: Place, file: str, *, text: str, level: str) -> Problem:
     if text == _LEFT_OVER:
-        command = f"the same `tokenmill consolidate {shlex.quote(str(folder))}` command again"
+        command = f"the same `tokenmill consolidate {shlex.quote(str(place))}` command again"
     elif text == _EXTRA:
-        command = f"mv {shlex.quote(str(folder / file))} to another folder"
+        command = f"mv {shlex.quote(f'{place}/{file}')} to another folder"
     elif level != "full":
-        command = full_check_command(str(folder))
+        command = full_check_command(str(place))
     else:
         command = "restore the file from a copy, or tokenize again into a new folder"
     return Problem(file=file, problem=text, next_command=command)
+
+
+def _memory_cache() -> RemoteCache:
+    return RemoteCache(f"check {uuid4().hex}", max_bytes=0, chunk_bytes=_KEPT_TABLE_BYTES)
 
 
 def _ignore(num_bytes: int) -> None:
