@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from tokenmill.cli.options import json_option
@@ -12,13 +10,14 @@ EPILOG = """\b
 Examples:
   tokenmill status store
   watch tokenmill status store
+  tokenmill status s3://bucket/store
 """
 
 
 @click.command("status", epilog=EPILOG)
-@click.argument("store", type=click.Path(path_type=Path))
+@click.argument("store")
 @json_option
-def command(store: Path, *, as_json: bool) -> None:
+def command(store: str, *, as_json: bool) -> None:
     """Show how far the run that writes STORE is; it may be running, stopped or complete."""
     from tokenmill.cli.output import print_json
     from tokenmill.pipeline import run_status

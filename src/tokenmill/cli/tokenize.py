@@ -26,6 +26,7 @@ Examples:
   tokenmill tokenize data/ -o store --dry-run
   tokenmill tokenize hf://org/name:en -o store --split train
   tokenmill --catalog catalog.json tokenize wiki:en -o store
+  tokenmill tokenize s3://bucket/raw -o s3://bucket/store
 """
 
 
@@ -34,9 +35,8 @@ Examples:
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
     required=True,
-    help="Folder of the store, or FILE.npy.",
+    help="Folder or s3:// prefix of the store, or FILE.npy.",
 )
 @settings_options(TokenizeSettings, without=("sources",))
 @click.option("--dry-run", is_flag=True, help="Only say what would be read, written and needed.")
@@ -44,7 +44,7 @@ Examples:
 @progress_option
 @json_option
 def command(
-    output: Path,
+    output: str,
     config: Path | None,
     assignments: tuple[str, ...],
     *,

@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
+from tokenmill.errors import ConfigError
 from tokenmill.folder.draft import Draft
 from tokenmill.folder.local import LocalFolder
+from tokenmill.folder.remote import RemoteFolder
+from tokenmill.remote import is_remote
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -35,6 +38,11 @@ class Folder(Protocol):
     @property
     def keeps_whole(self) -> bool:
         """Whether a file that was published without `sync` is sure to be whole after a crash."""
+        ...
+
+    @property
+    def num_readers(self) -> int:
+        """How many small files are worth reading at a time."""
         ...
 
     def where(self, name: str) -> str:
@@ -111,5 +119,14 @@ class Folder(Protocol):
 
 
 def open_folder(place: str | Path | Folder) -> Folder:
-    """Return the folder at a path; one that is open already is returned as it is."""
-    return LocalFolder(Path(place)) if isinstance(place, str | Path) else place
+    """Return the folder at a path or s3:// URL; one that is open already stays as it is."""
+    if not isinstance(place, str | Path):
+        return place
+    if is_remote(str(place)):
+        return RemoteFolder(str(place))
+    if "://" in str(place) or str(place).startswith("s3:/"):  # what pathlib makes of s3://
+        raise ConfigError(
+            f"{place}: not a place to write to, expected a folder or s3://bucket/prefix",
+            hint="give a URL as a string",
+        )
+    return LocalFolder(Path(place))

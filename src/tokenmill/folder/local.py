@@ -55,6 +55,11 @@ class LocalFolder:
         """No: a name can reach the disk before the bytes."""
         return False
 
+    @property
+    def num_readers(self) -> int:
+        """One: the system has them at hand, or the disk is busy."""
+        return 1
+
     def where(self, name: str) -> str:
         """Return the path of a file."""
         return str(self.root / name)

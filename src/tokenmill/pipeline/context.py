@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tokenmill.config import resolve
-from tokenmill.folder import Folder, open_folder
+from tokenmill.folder import Folder, map_ahead, open_folder
 from tokenmill.pipeline.journal import Journal
 from tokenmill.pipeline.parts import Part, Receipt, read_receipt
 from tokenmill.pipeline.settings import TokenizeSettings
@@ -39,6 +40,10 @@ class RunContext:
     def part(self, unit: int) -> Part:
         """Open the part of a unit."""
         return Part(self.folder, self.receipt(unit), dtype=self.dtype)
+
+    def parts(self, units: Iterable[int]) -> Iterator[Part]:
+        """Open the parts of some units, one after the other."""
+        return map_ahead(self.part, units, num_threads=self.folder.num_readers)
 
 
 def enter_run(context: RunContext) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 import time
 from pathlib import Path
 
@@ -11,8 +12,10 @@ import msgspec
 from tokenmill.engine import resolve_workers
 from tokenmill.pipeline.parts import PART_DOCS_DTYPE
 from tokenmill.pipeline.plan import RunPlan, chosen_tokenizer, make_plan, source_settings
+from tokenmill.pipeline.run import TASKS_AT_A_TIME, THREADS_PER_PROCESS
 from tokenmill.pipeline.settings import MEBIBYTE, TokenizeSettings
 from tokenmill.progress import count, duration
+from tokenmill.remote import is_remote
 from tokenmill.sources import read_unit
 from tokenmill.store import DOCS_DTYPE
 from tokenmill.tokenizer import Tokenizer
@@ -34,6 +37,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     num_shards: int
     bytes_per_token: float
     disk_needed: int
+    """Bytes at the peak: of the output, or on this machine if the output is in an object store."""
     disk_free: int
     seconds: float
     fits: bool
@@ -56,7 +60,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def estimate(settings: TokenizeSettings, output: Path) -> Estimate:
+def estimate(settings: TokenizeSettings, output: str | Path) -> Estimate:
     """Estimate a run; reads at most 16 MiB of text and writes nothing."""
     tokenizer = chosen_tokenizer(settings)
     plan = make_plan(settings, tokenizer)
@@ -73,8 +77,12 @@ def estimate(settings: TokenizeSettings, output: Path) -> Estimate:
     itemsize = 2 if plan.dtype == "uint16" else 4
     store_bytes = num_tokens * itemsize + num_documents * DOCS_DTYPE.itemsize
     part_bytes = num_tokens * itemsize + num_documents * PART_DOCS_DTYPE.itemsize
-    free = shutil.disk_usage(_existing_parent(output)).free
-    needed = round(store_bytes + part_bytes)
+    workers, needed, disk = resolve_workers(settings.workers), store_bytes + part_bytes, output
+    if is_remote(str(output)):  # what passes over this machine's disk: some shards at a time
+        shards = TASKS_AT_A_TIME * -(-workers // THREADS_PER_PROCESS)
+        needed *= min(shards * settings.shard_tokens / max(num_tokens, 1), 1)
+        disk = tempfile.gettempdir()
+    free = shutil.disk_usage(_existing_parent(Path(disk))).free
     return Estimate(
         num_files=len(plan.files),
         num_bytes=plan.total_bytes,
@@ -83,9 +91,9 @@ def estimate(settings: TokenizeSettings, output: Path) -> Estimate:
         num_tokens=num_tokens,
         num_shards=-(-num_tokens // settings.shard_tokens),
         bytes_per_token=round(text_bytes / tokens, 3) if tokens else 0.0,
-        disk_needed=needed,
+        disk_needed=round(needed),
         disk_free=free,
-        seconds=round(seconds * scale / resolve_workers(settings.workers), 1),
+        seconds=round(seconds * scale / workers, 1),
         fits=needed < free,
     )
 

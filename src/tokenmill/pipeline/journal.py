@@ -18,8 +18,8 @@ from typing import Any
 import msgspec
 
 from tokenmill.errors import DamageError
-from tokenmill.folder import Folder
-from tokenmill.pipeline.parts import PARTS_FOLDER, Receipt, read_receipt
+from tokenmill.folder import Folder, map_ahead
+from tokenmill.pipeline.parts import PARTS_FOLDER, Receipt, read_receipt, receipt_name
 from tokenmill.pipeline.plan import RECORD_NAME, RunRecord
 from tokenmill.pipeline.share_state import SHARES_FOLDER
 from tokenmill.progress import Event
@@ -48,6 +48,9 @@ class FinishedShard(msgspec.Struct, frozen=True, tag=True):
     index: int
     start: int
     entry: ShardEntry
+
+
+_SHARDS = msgspec.json.Decoder(FinishedShard)  # made once: see `_RECEIPTS`
 
 
 class Journal:
@@ -81,27 +84,18 @@ class Journal:
 
     def read_receipts(self) -> dict[int, Receipt]:
         """Return the receipts of finished units; a receipt cut by a power loss is removed."""
-        receipts: dict[int, Receipt] = {}
-        for name in self._names(PARTS_FOLDER):
-            unit = name.removesuffix(".json")
-            if not unit.isdecimal():
-                continue
-            try:
-                receipt = read_receipt(self.folder, int(unit))
-            except DamageError:
-                self.folder.remove(f"{PARTS_FOLDER}/{name}")
-                continue
-            receipts[receipt.unit] = receipt
-        return receipts
+        stems = (name.removesuffix(".json") for name in self._names(PARTS_FOLDER))
+        units = (int(stem) for stem in stems if stem.isdecimal())
+        found = map_ahead(self._read_receipt, units, num_threads=self.folder.num_readers)
+        return {receipt.unit: receipt for receipt in found if receipt is not None}
 
     def drop_receipt(self, receipt: Receipt) -> None:
         """Forget a unit, so that it is done again."""
-        self.folder.remove(receipt.name)
-        self.drop_part(receipt)
+        self.folder.remove(receipt.name, receipt.part_name)
 
-    def drop_part(self, receipt: Receipt) -> None:
-        """Remove the tokens of a unit that no unfinished shard needs."""
-        self.folder.remove(receipt.part_name)
+    def drop_parts(self, receipts: Iterable[Receipt]) -> None:
+        """Remove the tokens of units that no unfinished shard needs."""
+        self.folder.remove(*(receipt.part_name for receipt in receipts))
 
     def read_shards(self) -> dict[tuple[str, int], FinishedShard]:
         """Return the finished shards whose files are there with the right sizes."""
@@ -111,14 +105,9 @@ class Journal:
             for folder in ("", DOCS_FOLDER, BLOCKS_FOLDER)
             for name, size in self.folder.sizes(folder).items()
         }
-        for name in self._names(SHARDS_FOLDER):
-            path = f"{SHARDS_FOLDER}/{name}"
-            try:
-                shard = msgspec.json.decode(self.folder.read(path), type=FinishedShard)
-            except msgspec.DecodeError:
-                self.folder.remove(path)
-                continue
-            if _sizes_agree(shard, sizes):
+        names = (f"{SHARDS_FOLDER}/{name}" for name in self._names(SHARDS_FOLDER))
+        for shard in map_ahead(self._read_shard, names, num_threads=self.folder.num_readers):
+            if shard is not None and _sizes_agree(shard, sizes):
                 found[shard.split, shard.index] = shard
         return found
 
@@ -161,6 +150,20 @@ class Journal:
             documents=event.num_documents,
             rejected=event.num_rejected,
         )
+
+    def _read_receipt(self, unit: int) -> Receipt | None:
+        try:
+            return read_receipt(self.folder, unit)
+        except DamageError:
+            self.folder.remove(receipt_name(unit))
+            return None
+
+    def _read_shard(self, name: str) -> FinishedShard | None:
+        try:
+            return _SHARDS.decode(self.folder.read(name))
+        except msgspec.DecodeError:
+            self.folder.remove(name)
+            return None
 
     def _names(self, folder: str) -> list[str]:
         """Return the names of receipts or of entries, sorted; not those of files in the making."""

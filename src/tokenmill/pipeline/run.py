@@ -288,9 +288,8 @@ class Run:
             return  # which part a limit falls into is found again after a crash
         needed = {slot.unit for stream in self.streams.values() for slot in stream.slots}
         needed.update(slot.unit for other in self.in_work.values() for slot in other.slots)
-        for slot in layout.slots:
-            if slot.unit not in needed:
-                self.journal.drop_part(self.receipts[slot.unit])
+        done = [slot.unit for slot in layout.slots if slot.unit not in needed]
+        self.journal.drop_parts(self.receipts[unit] for unit in done)
 
     def _shuffled_shards(self) -> Iterator[ShuffledShardTask]:
         """Yield the shards of a shuffled store that are not on disk yet."""
@@ -318,10 +317,10 @@ class Run:
             total = self.totals["documents"]
             raise ConfigError(f"val_documents is {wanted:,}, the input has {total:,} documents")
         self.threshold = found
-        for unit, receipt in self.receipts.items():
-            docs = self.context.part(unit).docs
-            counts = count_documents(docs, lengths(docs), threshold=found)
-            self.receipts[unit] = msgspec.structs.replace(receipt, counts=counts)
+        for part in self._parts():
+            counts = count_documents(part.docs, lengths(part.docs), threshold=found)
+            unit = part.receipt.unit
+            self.receipts[unit] = msgspec.structs.replace(self.receipts[unit], counts=counts)
 
     # -- shards to store
 
@@ -355,7 +354,7 @@ class Run:
         return CutRules(self.threshold, count_bytes)
 
     def _parts(self) -> Iterator[Part]:
-        return (self.context.part(unit) for unit in sorted(self.receipts))
+        return self.context.parts(sorted(self.receipts))
 
 
 def prepare_folder(folder: Folder) -> None:

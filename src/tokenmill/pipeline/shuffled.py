@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenmill.engine import check_stop
+from tokenmill.folder import map_ahead
 from tokenmill.pipeline.assemble import clip_rows, document_rows, select_documents
 from tokenmill.pipeline.context import RunContext, open_run
 from tokenmill.pipeline.journal import FinishedShard
@@ -177,10 +178,15 @@ def _all_stretches(run: RunContext, task: ShuffledShardTask) -> list[Stretch]:
     if not task.groups:
         return []
     buckets = task.groups[0][0], task.groups[-1][1]
+
+    def of_unit(unit: int) -> list[Stretch]:
+        return list(stretches(run.part(unit), buckets))
+
     found: list[Stretch] = []
-    for unit in range(task.num_units):
+    units = range(task.num_units)
+    for several in map_ahead(of_unit, units, num_threads=run.folder.num_readers):
         check_stop()
-        found += stretches(run.part(unit), buckets)
+        found += several
     return found
 
 

@@ -18,14 +18,15 @@ from tokenmill.files import atomic_write, publish_new, storage_error, sync_folde
 from tokenmill.pipeline.run import Outcome, tokenize_corpus
 from tokenmill.pipeline.settings import TokenizeSettings
 from tokenmill.progress import Report, silent
+from tokenmill.remote import is_remote
 from tokenmill.store import METADATA_NAME, read_metadata, shard_path
 
 _ONE_SHARD = 1 << 50
 
 
-def is_single_file(output: Path) -> bool:
+def is_single_file(output: str | Path) -> bool:
     """Tell whether an output means one plain file instead of a store."""
-    return output.suffix == ".npy" and not output.is_dir()
+    return str(output).endswith(".npy") and not Path(output).is_dir()
 
 
 def work_folder(output: Path) -> Path:
@@ -33,11 +34,19 @@ def work_folder(output: Path) -> Path:
     return output.with_name(f".{output.name}.tokenmill")
 
 
-def tokenize_file(settings: TokenizeSettings, output: Path, *, report: Report = silent) -> Outcome:
+def tokenize_file(
+    settings: TokenizeSettings, output: str | Path, *, report: Report = silent
+) -> Outcome:
     """Tokenize into one `.npy` file, or continue where an earlier run stopped.
 
-    A file that exists is never replaced.
+    A file that exists is never replaced. It is made on a disk, not in an object store.
     """
+    if is_remote(str(output)):
+        raise ConfigError(
+            f"{output}: one plain file is written to a disk only",
+            hint="name a local file and copy it, or leave .npy out to write a store",
+        )
+    output = Path(output)
     if settings.has_val:
         raise ConfigError(
             f"{output}: one file cannot hold two splits", hint="name a folder as the output"
