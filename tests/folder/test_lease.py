@@ -29,7 +29,7 @@ THERE = Holder(id="a", host="far", machine="far away", pid=7, started="1", time=
 def url(ceph: Ceph, monkeypatch: pytest.MonkeyPatch) -> str:
     for name, value in ceph.environment.items():
         monkeypatch.setenv(name, value)
-    return f"{ceph.url('lease')}/lock"
+    return f"{ceph.url('lease')}/_run/locks"
 
 
 def leave(url: str, number: int = 1, **changes: object) -> None:
@@ -47,8 +47,9 @@ def wait_until_lost(mine: lease.Lease) -> None:
 def test_one_that_was_renewed_lately_on_another_machine_is_respected(url: str):
     leave(url, time=time.time() - lease.STALE_SECONDS / 2)
     assert lease_holder(url) == "pid 7 on far"
-    with pytest.raises(BusyError, match="pid 7 on far"), hold_lease(url):
+    with pytest.raises(BusyError, match="pid 7 on far") as caught, hold_lease(url):
         pass
+    assert "heard of 45 s ago" in str(caught.value)
 
 
 def test_one_that_is_stale_is_taken_over(url: str):

@@ -32,7 +32,7 @@ from tokenmill.remote import abort_uploads, list_objects, put_object
 from tokenmill.remote.plain import open_signed
 
 NUM_KILLS = 8
-OURS = {"_run/run.json", "_run/events.jsonl", "_run/lock"}
+OURS = {"_run/run.json", "_run/events.jsonl", "_run/locks"}
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
     "several processes": {"workers": 4},
@@ -85,7 +85,7 @@ def tokenize(
 def check_nothing_is_left(url: str, outcome: Outcome) -> None:
     """The store, and the record, the log and the lock of the run: nothing else is there."""
     found = {info.path[len(url) + 1 :] for info in list_objects(url)}
-    found = {"_run/lock" if name.startswith("_run/lock/") else name for name in found}
+    found = {"_run/locks" if name.startswith("_run/locks/") else name for name in found}
     assert found == expected_objects(outcome.metadata) | OURS
     assert abort_uploads(url, older_than_seconds=0) == 0
 

@@ -1,6 +1,6 @@
 """A lock in an object store, which knows no locks: an object that its holder renews.
 
-    _run/lock/000007.json     who holds it, on which machine, and when it was last renewed
+    _run/locks/000007.json    who holds it, on which machine, and when it was last renewed
 
 Whoever takes over from a holder that is gone creates the object with the next number, which only
 one can; the highest number counts, and it is never removed. So there is no moment at which two can
@@ -125,10 +125,7 @@ def _take(url: str) -> tuple[Holder, int]:
     for _ in range(_TRIES):
         number, before = _latest(url)
         if before is not None and before.is_alive():
-            raise BusyError(
-                f"{url.rpartition('/')[0]}: in use by another run ({before})",
-                hint="wait for it to end, or stop it; `tokenmill status` shows how far it is",
-            )
+            raise _busy(url, before)
         holder = Holder(
             id=uuid4().hex,
             host=os.uname().nodename,
@@ -143,6 +140,14 @@ def _take(url: str) -> tuple[Holder, int]:
             delete_objects(list(older))
             return holder, number + 1
     raise BusyError(f"{url.rpartition('/')[0]}: other runs begin all the time")
+
+
+def _busy(url: str, holder: Holder) -> BusyError:
+    hint = "wait for it to end, or stop it; `tokenmill status` shows how far it is"
+    if holder.machine != _machine():
+        ago = max(time.time() - holder.time, 0)
+        hint += f"; it was heard of {ago:.0f} s ago, after {STALE_SECONDS:.0f} s it counts as gone"
+    return BusyError(f"{url.rpartition('/')[0]}: in use by another run ({holder})", hint=hint)
 
 
 def _latest(url: str) -> tuple[int, Holder | None]:

@@ -22,6 +22,7 @@ from tokenmill.folder.scratch import scratch_path
 from tokenmill.remote import (
     abort_uploads,
     delete_objects,
+    has_objects,
     join,
     list_objects,
     object_info,
@@ -115,7 +116,7 @@ class RemoteFolder:
 
     def holds(self, name: str) -> bool:
         """Tell whether there are objects below a name."""
-        return bool(list_objects(self.where(name) if name else self._url))
+        return has_objects(self.where(name) if name else self._url)
 
     def size(self, name: str) -> int | None:
         """Return the size of an object."""
@@ -183,7 +184,7 @@ class RemoteFolder:
     @contextmanager
     def lock(self, name: str) -> Generator[None]:
         """Hold a lease, which is renewed while the block lasts."""
-        with hold_lease(self.where(name)) as self._lease:
+        with hold_lease(self._lock_url(name)) as self._lease:
             yield
 
     def check_lock(self, name: str) -> None:
@@ -194,7 +195,11 @@ class RemoteFolder:
 
     def holder(self, name: str) -> str | None:
         """Return who renews the lease."""
-        return lease_holder(self.where(name))
+        return lease_holder(self._lock_url(name))
+
+    def _lock_url(self, name: str) -> str:
+        """Return where the objects of a lock are: not where a disk has its file."""
+        return f"{self.where(name)}s"
 
 
 def _upload(url: str, file: OutputFile, sync: bool) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from tokenmill.remote.objects import (
     FileInfo,
     delete_objects,
+    has_objects,
     list_objects,
     object_info,
     put_object,
@@ -26,6 +27,7 @@ __all__ = [
     "RemoteFile",
     "abort_uploads",
     "delete_objects",
+    "has_objects",
     "is_remote",
     "join",
     "list_objects",

@@ -60,6 +60,16 @@ def list_objects(prefix: str) -> list[FileInfo]:
     return sorted(infos, key=lambda info: info.path)
 
 
+def has_objects(prefix: str) -> bool:
+    """Tell whether there is any object below a prefix, without listing them all."""
+    obstore = library()
+
+    def once(store: Any, key: str) -> bool:
+        return any(page for page in obstore.list(store, prefix=key or None, chunk_size=1))
+
+    return call(prefix, once)
+
+
 def _folders(key: str) -> Iterable[str]:
     parts = key.split("/")
     return ("/".join(parts[:stop]) for stop in range(1, len(parts)))
