@@ -24,6 +24,7 @@ COMMANDS = {
     "info": "Show what a store holds.",
     "status": "Show how far a run is, also from another shell.",
     "verify": "Check a store against its checksums.",
+    "sync": "Copy a store or folder to another place, or to s3://, and prove it.",
     "consolidate": "Write all ids of a store into one file, with an id for each sample.",
     "run": "Run any of these as a job of Slurm.",
     "plan": "Explain a plan, and find the documents of a step.",

@@ -19,12 +19,13 @@ from tokenmill.remote.objects import (
     read_range,
 )
 from tokenmill.remote.stream import RemoteFile, open_object
-from tokenmill.remote.uploads import abort_uploads, upload_file
+from tokenmill.remote.uploads import UploadTag, abort_uploads, upload_file
 from tokenmill.remote.urls import is_remote, join, split_url
 
 __all__ = [
     "FileInfo",
     "RemoteFile",
+    "UploadTag",
     "abort_uploads",
     "delete_objects",
     "has_objects",

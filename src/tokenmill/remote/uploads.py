@@ -7,7 +7,7 @@ import re
 import time
 import urllib.request
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from html import unescape
 from pathlib import Path
@@ -37,15 +37,19 @@ _MOST_PARTS = 9_000  # servers take 10,000
 _PARTS_AT_ONCE = 4
 _LARGEST_PUT_BYTES = 5 << 30  # of one request, by the rules of S3
 _BLOCK_BYTES = 1 << 20
+_MD5_DIGITS = 32
 _SIGNED_FOR = timedelta(hours=6)
 
 
-def upload_file(path: Path, url: str, *, new: bool = False) -> bool:
+def upload_file(
+    path: Path, url: str, *, new: bool = False, on_bytes: Callable[[int], None] | None = None
+) -> bool:
     """Make an object of a file; it is visible whole or not at all. Return whether this call did it.
 
     Memory stays below 100 MiB. With `new` an object that is there stays, and of several attempts
     one wins: such a file is one request, for servers decide nothing about the parts of others.
-    Above 5 GiB, where parts are a must, two attempts at the same moment may both win.
+    Above 5 GiB, where parts are a must, two attempts at the same moment may both win. `on_bytes` is
+    told, from any thread, how many more bytes of a large file were read; what fails counts twice.
     """
     size = path.stat().st_size
     if size <= SINGLE_BYTES:
@@ -54,19 +58,17 @@ def upload_file(path: Path, url: str, *, new: bool = False) -> bool:
         return False
     if new and size <= _LARGEST_PUT_BYTES:
         return _put_new(path, size, url)
-    return _put_parts(path, size, url)
+    return _put_parts(path, size, url, on_bytes=on_bytes)
 
 
-def _put_parts(path: Path, size: int, url: str) -> bool:
-    part_bytes = max(_PART_BYTES, -(-size // _MOST_PARTS))
-
+def _put_parts(path: Path, size: int, url: str, *, on_bytes: Callable[[int], None] | None) -> bool:
     def once(store: Any, key: str) -> None:
         library().put(
             store,
             key,
-            path,
+            _blocks(path, on_bytes),
             use_multipart=True,
-            chunk_size=part_bytes,
+            chunk_size=_part_bytes(size),
             max_concurrency=_PARTS_AT_ONCE,
         )
 
@@ -119,10 +121,59 @@ def _md5(path: Path) -> bytes:
     return digest.digest()
 
 
-def _blocks(path: Path) -> Iterator[bytes]:
+def _blocks(path: Path, on_bytes: Callable[[int], None] | None = None) -> Iterator[bytes]:
     with path.open("rb", buffering=0) as file:
         while block := file.read(_BLOCK_BYTES):
+            if on_bytes is not None:
+                on_bytes(len(block))
             yield block
+
+
+def _part_bytes(size: int) -> int:
+    return max(_PART_BYTES, -(-size // _MOST_PARTS))
+
+
+class UploadTag:
+    """The tag that a server gives to the bytes that pass through here.
+
+    It is the MD5 of an object that was sent at once, or of the MD5s of its parts; `like` is the tag
+    it shall be compared with, by default that of `upload_file`. Servers that encrypt objects, and
+    programs that cut them elsewhere, have tags of another kind: `can_tell` is False where that
+    shows, and a tag that differs proves nothing.
+    """
+
+    def __init__(self, size: int, *, like: str | None = None) -> None:
+        self._part_bytes = _part_bytes(size) if size > SINGLE_BYTES else 0
+        self._room = self._part_bytes
+        self._part = hashlib.md5(usedforsecurity=False)
+        self._parts: list[bytes] = []
+        tag, _, num_parts = (like or "").strip('"').partition("-")
+        if like is not None and not num_parts:
+            self._part_bytes = 0
+        expected = str(-(-size // self._part_bytes)) if self._part_bytes else ""
+        self.can_tell = like is None or (len(tag) == _MD5_DIGITS and num_parts == expected)
+
+    def update(self, data: bytes) -> None:
+        """Take the next bytes."""
+        view = memoryview(data)
+        while self._part_bytes and len(view) >= self._room:
+            self._part.update(view[: self._room])
+            view = view[self._room :]
+            self._parts.append(self._part.digest())
+            self._part = hashlib.md5(usedforsecurity=False)
+            self._room = self._part_bytes
+        self._part.update(view)
+        self._room -= len(view)
+
+    def tag(self) -> str:
+        """Return the tag of all bytes, as `FileInfo.version` has it."""
+        if not self._part_bytes:
+            return f'"{self._part.hexdigest()}"'
+        parts = list(self._parts)
+        if self._room < self._part_bytes:
+            parts.append(self._part.digest())
+        whole = hashlib.md5(b"".join(parts), usedforsecurity=False)
+        return f'"{whole.hexdigest()}-{len(parts)}"'
 
 
 def abort_uploads(prefix: str, *, older_than_seconds: float) -> int:

@@ -47,6 +47,7 @@ from tokenmill.store.reader import Document, Split, Store, open_store
 from tokenmill.store.remote_cache import CacheSettings
 from tokenmill.store.sample_ids import sample_ids
 from tokenmill.store.summary import store_text
+from tokenmill.store.sync import SyncReport, sync
 from tokenmill.store.verify import Problem, VerifyReport, verify
 from tokenmill.store.writer import ShardWriter, hash_file, write_tokenizer
 
@@ -76,6 +77,7 @@ __all__ = [
     "Split",
     "SplitEntry",
     "Store",
+    "SyncReport",
     "TokenizerEntry",
     "VerifyReport",
     "blocks_name",
@@ -99,6 +101,7 @@ __all__ = [
     "shard_name",
     "shard_path",
     "store_text",
+    "sync",
     "tokens_name",
     "verify",
     "write_metadata",
