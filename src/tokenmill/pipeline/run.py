@@ -13,11 +13,12 @@ import msgspec
 import numpy as np
 
 from tokenmill.config import resolve
-from tokenmill.engine import LocalEngine, ProcessEngine, resolve_workers
+from tokenmill.engine import Engine, LocalEngine, ProcessEngine, resolve_workers
 from tokenmill.errors import BadDocumentError, ConfigError
 from tokenmill.files import storage_error
 from tokenmill.folder import Folder, open_folder
 from tokenmill.pipeline.assemble import ShardTask
+from tokenmill.pipeline.cluster_engine import Opening, engine_on, opening_cluster
 from tokenmill.pipeline.commit import Made, commit
 from tokenmill.pipeline.context import RunContext, enter_run, leave_run
 from tokenmill.pipeline.journal import LOCK_NAME, FinishedShard, Journal
@@ -95,6 +96,13 @@ def tokenize_corpus(
     settings: TokenizeSettings, output: str | Path, *, report: Report = silent
 ) -> Outcome:
     """Tokenize into the folder `output`, or continue where an earlier run stopped."""
+    with opening_cluster(settings, work) as cluster:
+        return _tokenize(settings, output, report=report, cluster=cluster)
+
+
+def _tokenize(
+    settings: TokenizeSettings, output: str | Path, *, report: Report, cluster: Opening | None
+) -> Outcome:
     started = time.monotonic()
     tokenizer = chosen_tokenizer(settings)
     plan = make_plan(settings, tokenizer)
@@ -108,13 +116,20 @@ def tokenize_corpus(
                 metadata = _read_metadata(folder)
                 journal.finish()
                 return Outcome(metadata, True, time.monotonic() - started)
-            metadata = _work(plan, tokenizer, journal=journal, report=report)
+            metadata = _work(plan, tokenizer, journal=journal, report=report, cluster=cluster)
     except OSError as error:
         raise storage_error(error) from error
     return Outcome(metadata, False, time.monotonic() - started)
 
 
-def _work(plan: RunPlan, tokenizer: Tokenizer, *, journal: Journal, report: Report) -> Metadata:
+def _work(
+    plan: RunPlan,
+    tokenizer: Tokenizer,
+    *,
+    journal: Journal,
+    report: Report,
+    cluster: Opening | None,
+) -> Metadata:
     write_tokenizer(journal.folder, tokenizer.definition_name, data=tokenizer.definition)
     context = RunContext(
         folder=journal.folder,
@@ -127,7 +142,8 @@ def _work(plan: RunPlan, tokenizer: Tokenizer, *, journal: Journal, report: Repo
     )
     enter_run(context)
     try:
-        return Run(plan, context, journal=journal, report=report).finish()
+        engine = None if cluster is None else engine_on(cluster, plan.settings, journal.folder)
+        return Run(plan, context, journal=journal, report=report, engine=engine).finish()
     finally:
         leave_run(journal.folder.place)
 
@@ -136,9 +152,16 @@ class Run:
     """The driver of a run; its state is what is on disk, plus counters."""
 
     def __init__(
-        self, plan: RunPlan, context: RunContext, *, journal: Journal, report: Report
+        self,
+        plan: RunPlan,
+        context: RunContext,
+        *,
+        journal: Journal,
+        report: Report,
+        engine: Engine | None = None,
     ) -> None:
         self.plan, self.context, self.journal, self.report = plan, context, journal, report
+        self.cluster = engine
         self.settings = plan.settings
         self.output = journal.folder.place
         self.workers = resolve_workers(plan.settings.workers)
@@ -173,7 +196,7 @@ class Run:
         return metadata
 
     def _resume(self) -> None:
-        engine = LocalEngine(self.workers)
+        engine = self.cluster or LocalEngine(self.workers)
         self.receipts, self.shards = recover(self.plan, self.journal, engine=engine)
         for receipt in self.receipts.values():
             self._count(receipt)
@@ -196,7 +219,9 @@ class Run:
         finally:
             results.close()
 
-    def _engine(self) -> LocalEngine | ProcessEngine:
+    def _engine(self) -> Engine:
+        if self.cluster is not None:
+            return self.cluster
         if self.num_processes == 1:
             return LocalEngine(TASKS_AT_A_TIME)
         return ProcessEngine(self.num_processes, num_threads=TASKS_AT_A_TIME)
@@ -213,8 +238,12 @@ class Run:
                     output=self.output,
                     unit=unit,
                     fail_on_reject=self.settings.on_error == "fail",
-                    num_threads=-(-self.workers // self.num_processes),
+                    num_threads=self._threads_of_a_task(),
                 )
+
+    def _threads_of_a_task(self) -> int:
+        """Return how many encoder threads a process has; a task on a cluster has one core."""
+        return 1 if self.cluster is not None else -(-self.workers // self.num_processes)
 
     # -- units to parts
 

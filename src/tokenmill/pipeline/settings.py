@@ -59,6 +59,10 @@ class TokenizeSettings:
     """Let a special token's text in a document become its control id; by default it stays text."""
     workers: int | None = None
     """Encoder threads; by default one for each core, 0 or less: 75% of the cores."""
+    engine: Literal["local", "ray"] = "local"
+    """Where the work is done: on this machine, or on a Ray cluster."""
+    address: str | None = None
+    """Of the Ray cluster, host:port; else RAY_ADDRESS, else one is started on this machine."""
     max_document_bytes: int = 512 * MEBIBYTE
     """A longer document counts as broken; this bounds the memory that a run needs."""
     unit_bytes: int | None = None
@@ -81,6 +85,8 @@ class TokenizeSettings:
             raise ConfigError("vocab and merges are two halves of one tokenizer: give both")
         if self.sample:
             self._settle_sample()
+        if self.address is not None and self.engine != "ray":
+            raise ConfigError("address is that of a Ray cluster: give --engine ray as well")
         if self.separator == "":
             raise ConfigError("separator is empty: give the text that stands between documents")
 
@@ -98,7 +104,7 @@ class TokenizeSettings:
         """Return the settings that decide the content of the store, as JSON-able values."""
         fields = dataclasses.asdict(self)
         # How it runs and where names come from, not what comes out.
-        for name in ("workers", "on_error", "max_errors", "catalog"):
+        for name in ("workers", "engine", "address", "on_error", "max_errors", "catalog"):
             del fields[name]
         for name in ("vocab", "merges"):  # most runs have none; the tokenizer's hash counts anyway
             if fields[name] is None:
