@@ -8,10 +8,13 @@ PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no
 	--progress-bar off -c constraints.txt
 # Two processes: what a laptop has, and the tests of one rig stay together (tests/conftest.py).
 PARALLEL ?= -n 2 --dist loadgroup
+# What the tests start of clusters: Slurm on this machine, and Ceph with its S3 gateway.
+RIG_PACKAGES := slurmctld slurmd slurm-client munge slurm-wlm-basic-plugins \
+	radosgw ceph-mon ceph-osd ceph-common
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench peers soak clean distclean
+.PHONY: help demo test rigs check bench peers soak clean distclean
 
 help:  ## Show this list
 	@echo "make TARGET [PYTHON=python3.12] [ARGS='options of the tool that the target runs']"
@@ -22,6 +25,20 @@ demo: $(VENV)/.core  ## Tokenize a small text, verify the store and look inside 
 
 test: $(VENV)/.test  ## Run the tests (no network, no GPU): make test ARGS='-k store -x'
 	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
+
+rigs:  ## Install Slurm and an S3 server, which tests start themselves (Debian, Ubuntu; needs root)
+	@if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then \
+		echo "make rigs: no apt-get here, so nothing was installed. Tests that need Slurm or an S3" \
+			"server are skipped, unless you install them: $(RIG_PACKAGES)"; exit 0; fi; \
+	missing=$$(for package in $(RIG_PACKAGES); do \
+		dpkg-query -W -f '$${Status}' $$package 2>/dev/null | grep -q 'ok installed' || echo $$package; \
+		done); \
+	if [ -z "$$missing" ]; then echo "make rigs: all packages are here"; exit 0; fi; \
+	if [ "$$(id -u)" = 0 ]; then sudo=; elif command -v sudo >/dev/null; then sudo=sudo; else \
+		echo "make rigs: run it as root, or install these: $$missing" >&2; exit 2; fi; \
+	echo "make rigs: installing" $$missing; \
+	$$sudo apt-get update -qq && $$sudo env DEBIAN_FRONTEND=noninteractive \
+		apt-get install -y -qq --no-install-recommends $$missing
 
 check: $(VENV)/.check  ## Check format, lint and types, then run the tests
 	$(BIN)/ruff format --check .
