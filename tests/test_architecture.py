@@ -37,6 +37,7 @@ ANYWHERE = {"numpy", "msgspec", "xxhash"}
 ONLY_IN = {
     "torch": ("dataset/", "train/"),
     "safetensors": ("train/",),
+    "triton": ("train/fused_loss.py",),  # comes with torch where there is CUDA
     "resvg_py": ("train/",),
     "ray": ("engine/ray.py", "cluster/ray_ready.py"),
     "pyarrow": ("sources/",),
@@ -47,6 +48,8 @@ ONLY_IN = {
     "fastokens": ("tokenizer/",),
     "tokenizers": ("tokenizer/",),
     "sentencepiece": ("tokenizer/",),
+    "numba": ("tokenizer/",),
+    "llvmlite": ("tokenizer/",),
     "huggingface_hub": ("sources/", "tokenizer/"),
     "rich": ("progress.py", "cli/"),
     "yaml": ("config.py",),
@@ -56,7 +59,7 @@ ONLY_IN = {
 """Third-party libraries (and the new home of zstd) and the only places that may know of them."""
 ONE_FILE = (("pyarrow", "sources/"), ("torch", "dataset/"))
 HEAVY = ("torch", "ray", "pyarrow", "obstore", "starlette", "uvicorn", "huggingface_hub", "rich")
-HEAVY += ("fastokens", "tokenizers", "sentencepiece", "yaml")
+HEAVY += ("fastokens", "tokenizers", "sentencepiece", "yaml", "numba")
 
 BANNED_NAMES = {"utils", "util", "common", "base", "manager", "helpers", "misc"}
 MAX_FILE_LINES = 500

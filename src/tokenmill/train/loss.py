@@ -12,6 +12,7 @@ import torch.nn.functional as F  # noqa: N812  (what everyone calls it)
 from torch import Tensor
 
 from tokenmill.dataset import IGNORED
+from tokenmill.train.fused_loss import can_fuse, fused_cross_entropy_sum
 
 
 def cap_logits(logits: Tensor, *, softcap: float, vocab_size: int) -> Tensor:
@@ -31,9 +32,11 @@ def cross_entropy_sum(
 ) -> Tensor:
     """Return the summed loss of raw logits (N, V), of any precision, for labels (N,).
 
-    A compiler fuses all of it: the logits are read as they are, once for the sum and once for the
-    gradient, and nothing of their size is kept in float32.
+    On CUDA by kernels of our own; elsewhere a compiler fuses all of it: the logits are read as they
+    are, and nothing of their size is kept in float32.
     """
+    if can_fuse(logits):
+        return fused_cross_entropy_sum(logits, labels, softcap=softcap, vocab_size=vocab_size)
     capped = cap_logits(logits, softcap=softcap, vocab_size=vocab_size)
     return F.cross_entropy(capped, labels, ignore_index=IGNORED, reduction="sum")
 
