@@ -66,13 +66,9 @@ def get_dataset(  # noqa: PLR0913  (each is a choice that a user makes in this o
         eos_id: The id that ends documents in plain files.
         vocab_size: Size of the vocabulary of plain files; then ids beyond it are errors.
         catalog: A file of named datasets, in which `path` is a name unless it exists as a path.
-        cache: For a store at s3://bucket/prefix: where pieces of it are kept on this machine, and
-            how much; without it, the variables TOKENMILL_CACHE_* say so.
+        cache: Where to keep pieces of a store at s3://…, unless TOKENMILL_CACHE_* variables say so.
     """
-    if output not in get_args(Output):
-        raise ConfigError(f"output is {output!r}, expected one of {', '.join(get_args(Output))}")
-    if output == "torch":
-        _check_torch()
+    _check_output(output)
     if catalog is not None and not is_remote(str(path)) and not Path(path).exists():
         path = resolve_name(str(path), catalog).path
     of_store = split if split is not None and validation is None else "train"
@@ -219,6 +215,8 @@ def _num_validation(num_items: int, validation: float) -> int:
     return int(validation)
 
 
-def _check_torch() -> None:
-    if find_spec("torch") is None:
+def _check_output(output: str) -> None:
+    if output not in get_args(Output):
+        raise ConfigError(f"output is {output!r}, expected one of {', '.join(get_args(Output))}")
+    if output == "torch" and find_spec("torch") is None:
         raise MissingDependencyError("torch", extra="train", purpose='output="torch"')
