@@ -27,7 +27,9 @@ from tokenmill.remote.signing import Credentials, signed_request
 
 PROGRAMS = ("ceph-mon", "ceph-osd", "radosgw", "radosgw-admin", "ceph", "monmaptool", "setpriv")
 ACCESS_KEY = "rigkey"
-SECRET_KEY = "rigsecret-4f1d"
+SECRET_KEY = "CANARY-rig-4f1d"  # in no output and no file: see test_remote_secrets.py
+KEYS = (ACCESS_KEY, SECRET_KEY)
+STRANGER_KEYS = ("strangerkey", "CANARY-stranger-77ab")
 BUCKET = "rig"
 _READY_SECONDS = 90.0
 _PAUSE_SECONDS = 0.1
@@ -77,6 +79,8 @@ class Ceph:
     bucket: str
     environment: dict[str, str]
     """The AWS_* variables that open it."""
+    stranger: dict[str, str]
+    """Those of a user whom the server knows, and who may not do anything in the bucket."""
 
     def url(self, name: str = "") -> str:
         """Return a new place in the bucket that no other test uses."""
@@ -98,10 +102,12 @@ def running_ceph() -> Generator[Ceph]:
         port = free_port()
         _start(folder, port, daemons)
         endpoint = f"http://127.0.0.1:{port}"
-        user = ("user", "create", "--uid=rig", "--display-name=rig")
-        keys = (f"--access-key={ACCESS_KEY}", f"--secret={SECRET_KEY}")
-        _call(folder, "radosgw-admin", *user, *keys)
-        ceph = Ceph(endpoint, BUCKET, environment(endpoint))
+        for name, keys in (("rig", KEYS), ("stranger", STRANGER_KEYS)):
+            user = ("user", "create", f"--uid={name}", f"--display-name={name}")
+            secrets = (f"--access-key={keys[0]}", f"--secret={keys[1]}")
+            _call(folder, "radosgw-admin", *user, *secrets)
+        opened, closed = environment(endpoint), environment(endpoint, STRANGER_KEYS)
+        ceph = Ceph(endpoint, BUCKET, opened, closed)
         make_bucket(ceph, BUCKET)
         yield ceph
     finally:
@@ -111,11 +117,11 @@ def running_ceph() -> Generator[Ceph]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def environment(endpoint: str) -> dict[str, str]:
+def environment(endpoint: str, keys: tuple[str, str] = KEYS) -> dict[str, str]:
     """Return the variables that open a server at `endpoint`."""
     return {
-        "AWS_ACCESS_KEY_ID": ACCESS_KEY,
-        "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+        "AWS_ACCESS_KEY_ID": keys[0],
+        "AWS_SECRET_ACCESS_KEY": keys[1],
         "AWS_ENDPOINT_URL": endpoint,
         "AWS_ENDPOINT_URL_S3": endpoint,
         "AWS_REGION": "us-east-1",
@@ -128,8 +134,8 @@ def environment(endpoint: str) -> dict[str, str]:
 
 def make_bucket(ceph: Ceph, name: str) -> None:
     """Make a bucket; the library under test never does."""
-    keys = Credentials(ACCESS_KEY, SECRET_KEY)
-    request = signed_request("PUT", f"{ceph.endpoint}/{name}", credentials=keys, region="us-east-1")
+    address, keys = f"{ceph.endpoint}/{name}", Credentials(*KEYS)
+    request = signed_request("PUT", address, credentials=keys, region="us-east-1")
     with urllib.request.urlopen(request, timeout=30):
         pass
 
