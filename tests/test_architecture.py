@@ -39,7 +39,7 @@ ONLY_IN = {
     "safetensors": ("train/",),
     "triton": ("train/fused_loss.py",),  # comes with torch where there is CUDA
     "resvg_py": ("train/",),
-    "ray": ("engine/ray.py", "cluster/ray_ready.py"),
+    "ray": ("engine/ray.py",),
     "pyarrow": ("sources/",),
     "obstore": ("remote/client.py",),
     "click": ("cli/",),

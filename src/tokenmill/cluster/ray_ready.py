@@ -5,11 +5,12 @@ The batch script runs this after it has started Ray; the cluster is the one of R
 
 from __future__ import annotations
 
-import logging
 import sys
 import time
+from contextlib import closing
 
-from tokenmill.errors import MissingDependencyError
+from tokenmill.engine import RayCluster
+from tokenmill.errors import TokenmillError
 
 POLL_SECONDS = 0.5
 ENOUGH = 0.5
@@ -18,28 +19,23 @@ ENOUGH = 0.5
 
 def wait_for_cpus(num_cpus: int, *, timeout_seconds: float) -> int:
     """Return how many cores have joined: `num_cpus`, or fewer when the time is over."""
-    try:
-        import ray
-    except ImportError as error:
-        raise MissingDependencyError(
-            "ray", extra="ray", purpose="a job on several nodes"
-        ) from error
     deadline = time.monotonic() + timeout_seconds
-    ray.init(address="auto", logging_level=logging.ERROR, log_to_driver=False)
-    try:
+    with closing(RayCluster()) as cluster:
         while True:
-            found = int(ray.cluster_resources().get("CPU", 0))
+            found = cluster.num_cpus()
             if found >= num_cpus or time.monotonic() > deadline:
                 return found
             time.sleep(POLL_SECONDS)
-    finally:
-        ray.shutdown()
 
 
 def main(arguments: list[str]) -> int:
     """Wait, say how many came, and return whether that is enough to work with."""
     wanted, seconds = int(arguments[0]), float(arguments[1])
-    found = wait_for_cpus(wanted, timeout_seconds=seconds)
+    try:
+        found = wait_for_cpus(wanted, timeout_seconds=seconds)
+    except TokenmillError as error:
+        sys.stderr.write(f"tokenmill run: {error}\n")
+        return error.exit_code
     late = "" if found >= wanted else f" of {wanted}, the others may join later"
     sys.stderr.write(f"tokenmill run: Ray is ready with {found} cores{late}\n")
     return 0 if found >= ENOUGH * wanted else 1

@@ -70,11 +70,17 @@ RAY_ADDRESS=$(cat "$ray_folder/ray/ray_current_cluster")
 export RAY_ADDRESS
 if [ "$other_nodes" -gt 0 ]; then
     "${{on_others[@]}}" bash -c 'mkdir -p -m 700 -- "$0" && exec "$@" >"$0/worker.log" 2>&1' \\
-        "$ray_folder" "${{ray[@]}}" --address="$RAY_ADDRESS" &
+        "$ray_folder" "${{ray[@]}}" --address="$RAY_ADDRESS" 2>"$ray_folder/srun.log" &
     workers=$!
 fi
-"${{python[@]}}" -m tokenmill.cluster.ray_ready $((SLURM_JOB_NUM_NODES * {cpus})) {ready} || exit 1
+if ! "${{python[@]}}" -m tokenmill.cluster.ray_ready $((SLURM_JOB_NUM_NODES * {cpus})) {ready}; then
+    cat "$ray_folder"/*.log >&2
+    exit 1
+fi
 """
+ENDING = (
+    "end_ray # before the job goes back into the queue, which would cut it short\ntrap - EXIT\n"
+)
 
 
 def ray_lines(slurm: SlurmSettings, job: JobSettings) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tokenmill.cluster.job import JobSettings
 from tokenmill.cluster.quoting import directive_path, directive_word, quote
+from tokenmill.cluster.ray_script import ENDING as RAY_ENDING
 from tokenmill.cluster.ray_script import ray_lines
 from tokenmill.cluster.settings import ClusterSettings, EnvironmentSettings
 
@@ -93,6 +94,7 @@ def batch_script(batch: BatchJob) -> str:
         _STOPPING,
         *(["\n".join(ray_lines(batch.cluster.slurm, batch.job)) + "\n"] if batch.ray else []),
         "\n".join(_command(batch)) + "\n" + _RUNNING,
+        *([RAY_ENDING] if batch.ray else []),
         ending,
     ]
     return "\n".join(sections)
