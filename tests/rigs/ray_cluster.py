@@ -33,8 +33,8 @@ def missing() -> str:
 class RayRig:
     """A running cluster; nodes come and go."""
 
-    def __init__(self, cluster: Any) -> None:
-        self._cluster = cluster
+    def __init__(self, cluster: Any, settings: dict[str, str]) -> None:
+        self._cluster, self._settings = cluster, settings
         self.nodes: list[Any] = [cluster.head_node]
 
     @property
@@ -44,17 +44,19 @@ class RayRig:
 
     def add_node(self) -> Any:
         """Start another node with one core."""
-        node = self._cluster.add_node(num_cpus=1, object_store_memory=STORE_BYTES)
+        with _environment(self._settings):
+            node = self._cluster.add_node(num_cpus=1, object_store_memory=STORE_BYTES)
         self.nodes.append(node)
         return node
 
-    def kill_node(self, node: Any) -> None:
-        """Kill a node and all its workers at once, as a loss of power does."""
+    def kill_node(self, node: Any) -> list[int]:
+        """Kill a node and its workers at once, as a loss of power does; return who they were."""
         self.nodes.remove(node)
         workers = self.workers_of(node)
         self._cluster.remove_node(node, allow_graceful=False)
         for pid in workers:
             _kill(pid)
+        return workers
 
     def resize(self, num_nodes: int) -> None:
         """Start nodes, or end some in good order, until there are so many."""
@@ -104,36 +106,38 @@ def ray_cluster(python_paths: Iterable[Path] = ()) -> Generator[RayRig]:
         "RAY_health_check_failure_threshold": "4",
         "PYTHONPATH": os.pathsep.join(map(str, python_paths)),
     }
+    try:
+        with _environment(settings):
+            cluster = Cluster(
+                initialize_head=True,
+                head_node_args={
+                    "num_cpus": 1,
+                    "object_store_memory": STORE_BYTES,
+                    "include_dashboard": False,
+                },
+            )
+        try:
+            yield RayRig(cluster, settings)
+        finally:
+            with _environment(settings):
+                cluster.shutdown()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _environment(settings: dict[str, str]) -> Generator[None]:
+    """Set variables for what is started in the block; drivers see none of them."""
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
-    cluster = None
     try:
-        cluster = Cluster(
-            initialize_head=True,
-            head_node_args={
-                "num_cpus": 1,
-                "object_store_memory": STORE_BYTES,
-                "include_dashboard": False,
-            },
-        )
-        _restore(before)  # what drivers see is not what the nodes were started with
-        yield RayRig(cluster)
+        yield
     finally:
-        os.environ.update(settings)
-        try:
-            if cluster is not None:
-                cluster.shutdown()
-        finally:
-            _restore(before)
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _restore(variables: dict[str, str | None]) -> None:
-    for name, value in variables.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _raylets(node: Any) -> list[int]:
