@@ -13,6 +13,8 @@ import torch
 from tokenmill.errors import ConfigError
 from tokenmill.train.attention import document_kernel
 from tokenmill.train.float8 import check_float8, float8_linear
+from tokenmill.train.fused_loss import can_fuse, fused_cross_entropy_sum
+from tokenmill.train.loss import cap_logits
 from tokenmill.train.model import GPT
 from tokenmill.train.model_settings import ComputeSettings, ModelSettings
 from tokenmill.train.optimizer import make_optimizers
@@ -121,6 +123,26 @@ def test_ways_to_compute_agree_with_float32(changes: dict[str, object]):
         check_float8("cuda")
     found = loss_and_gradients(compute, with_documents=False, compiled=True)
     assert_alike(found, expected, tolerance=0.25 if compute.float8 else 0.05)
+
+
+@pytest.mark.parametrize("softcap", [0.0, 15.0])
+@pytest.mark.parametrize("vocab_size", [5000, 5120])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_the_fused_loss_is_the_plain_one(softcap: float, vocab_size: int, dtype: torch.dtype):
+    torch.manual_seed(0)
+    logits = (20 * torch.randn(300, 5120, device="cuda")).to(dtype).requires_grad_()
+    labels = torch.randint(0, vocab_size, (300,), device="cuda")
+    labels[::7] = -100
+    assert can_fuse(logits)
+    found = fused_cross_entropy_sum(logits, labels, softcap=softcap, vocab_size=vocab_size)
+    (found_gradient,) = torch.autograd.grad(found * 0.25, logits)
+    plain = cap_logits(logits, softcap=softcap, vocab_size=vocab_size)
+    expected = torch.nn.functional.cross_entropy(plain, labels, reduction="sum")
+    (expected_gradient,) = torch.autograd.grad(expected * 0.25, logits)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-3)
+    torch.testing.assert_close(found_gradient, expected_gradient, rtol=0.02, atol=2e-5)
+    assert not found_gradient[::7].any()
+    assert not found_gradient[:, vocab_size:].any()
 
 
 def test_one_product_in_8_bits_is_close_in_both_directions():
