@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 import pytest
 from rigs.ceph import Ceph, missing_programs, running_ceph
+from rigs.ray_cluster import RayRig, missing, ray_cluster
 from rigs.slurm import Slurm, slurm_rig, why_not
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of a file in one process, or those of a rig: what they set up serves all."""
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.location[0]))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Keep the tests of a file in one process, or those of a rig: what they set up serves all.
+
+    `--dist loadgroup` should do that by itself, but its groups do nothing since pytest 9.1: xdist
+    3.8 adds them to names of tests that pytest no longer reads.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByRig(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return _rig_of(nodeid.partition("::")[0])
+
+    return ByRig(config, log)
+
+
+@cache
+def _rig_of(file: str) -> str:
+    """Return the name of the rig that the tests of a file say they need, else that of the file."""
+    path = Path(__file__).parent.parent / file
+    found = re.search(r'xdist_group\("(\w+)"\)', path.read_text()) if path.is_file() else None
+    return found[1] if found else file
 
 
 @pytest.fixture(scope="session")
@@ -43,4 +65,14 @@ def slurm() -> Generator[Slurm]:
     if reason is not None:
         pytest.skip(reason)
     with slurm_rig() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def ray_rig() -> Generator[RayRig]:
+    """A real Ray cluster; mark its tests `cluster` and `xdist_group("ray")`."""
+    reason = missing()
+    if reason:
+        pytest.skip(reason)
+    with ray_cluster([Path(__file__).parent / "engine"]) as running:
         yield running

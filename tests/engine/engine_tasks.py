@@ -167,6 +167,40 @@ def odd_die_once(task: Task) -> int:
     return task.number
 
 
+def hang_once(task: Task) -> int:
+    """Hang in the first attempt at task 0 until it is cancelled."""
+    if task.number == 0 and not task.mark("started").exists():
+        until_stopped(task)
+    return task.number
+
+
+def two_at_once(task: Task) -> int:
+    """Wait until two tasks run at the same time, in two processes."""
+    task.tell("started")
+    deadline = time.monotonic() + WAIT_SECONDS
+    while len({p.read_text() for p in Path(task.folder).glob("started-?")}) < 2:
+        assert time.monotonic() < deadline, "no second process came"
+        time.sleep(0.01)
+    return task.number
+
+
+def wait_to_go(task: Task) -> int:
+    """Start, and end when the test says so."""
+    with (Path(task.folder) / "starts").open("a") as starts:
+        starts.write("x")
+    task.tell("started")
+    wait_for(Path(task.folder) / "go")
+    return task.number
+
+
+def need_mark(task: Task) -> None:
+    """Fail unless the test has put a file there."""
+    with task.mark("calls").open("a") as calls:
+        calls.write("x")
+    if not task.mark("there").exists():
+        raise ConfigError("nothing there", hint="put it there")
+
+
 def sleep_long(task: Task) -> None:
     """Reach no safe point."""
     task.tell("started")
