@@ -36,7 +36,7 @@ def run(tmp_path: Path) -> Path:
             "loss": 6.0 * math.exp(-step / 30) + 2.0,
             "tokens_per_second": 50_000.0 + step,
             "stall": 0.002,
-            "lr": 0.01,
+            "lr_factor": 0.5,
         }
         for step in range(1, 101)
     ]

@@ -29,6 +29,7 @@ COMMANDS = {
     "run": "Run any of these as a job of Slurm.",
     "plan": "Explain a plan, and find the documents of a step.",
     "train": "Train a GPT on a store, a plan or a text file.",
+    "report": "Draw loss, bits per byte, speed and stall of training runs.",
     "generate": "Let a trained model write.",
     "export": "Write a trained model for other libraries.",
     "bench": "Measure the speed of parts of tokenmill on this machine.",

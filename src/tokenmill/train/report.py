@@ -74,7 +74,7 @@ def draw_charts(runs: Sequence[RunMetrics]) -> dict[str, str]:
         "bits_per_byte": ("Bits per byte, validation", _curves("eval", "bits_per_byte"), False),
         "throughput": ("Tokens per second", _curves("train", "tokens_per_second"), False),
         "stall": ("Time that steps waited for data", _curves("train", "stall", scale=100), True),
-        "learning_rate": ("Learning rate", _curves("train", "lr"), False),
+        "learning_rate": ("Learning rate, of its peak", _curves("train", "lr_factor"), False),
     }
     return {
         name: line_chart(
