@@ -18,7 +18,7 @@ from rigs.slurm import Slurm, slurm_rig, why_not
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Keep the tests of a file in one process, or those of a rig: what they set up serves all.
 
-    `--dist loadgroup` should do that by itself, but its groups do nothing since pytest 9.1: xdist
+    `--dist loadgroup` should do that by itself, but its groups do nothing with pytest 9.2: xdist
     3.8 adds them to names of tests that pytest no longer reads.
     """
     from xdist.scheduler import LoadScopeScheduling
