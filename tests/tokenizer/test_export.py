@@ -14,11 +14,11 @@ import tokenizers
 from tokenmill.errors import TokenizerError
 from tokenmill.tokenizer import (
     ByteLevelBpe,
-    WordCounter,
     build_bpe,
     byte_level_bpe,
     export,
     load_tokenizer,
+    make_counter,
     named_pattern,
     tokenizer_from_bpe,
     train_merges,
@@ -29,7 +29,7 @@ SPECIALS = ("<|endoftext|>", "<|pad|>", "<söme>")
 
 
 def trained(pattern: str, *, special_first: bool) -> ByteLevelBpe:
-    counter = WordCounter([named_pattern(pattern)])
+    counter = make_counter(named_pattern(pattern), compiled=False)
     counter.add([SAMPLE, "the house and the mouse " * 5, "öldest houses 123 aaaa"])
     merges = train_merges(counter.take(), 120)
     return build_bpe(merges, SPECIALS, pattern=named_pattern(pattern), special_first=special_first)

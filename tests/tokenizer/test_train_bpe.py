@@ -13,8 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenmill.errors import ConfigError
+from tokenmill.tokenizer import merge_loop
 from tokenmill.tokenizer.alphabet import ALPHABET, GPT2_BYTE_ORDER, text_to_bytes
-from tokenmill.tokenizer.train_bpe import TieBreak, WordCounts, train_merges
+from tokenmill.tokenizer.train_bpe import TieBreak, train_merges
+from tokenmill.tokenizer.word_counts import WordCounts
 
 Steps = list[tuple[bytes, bytes, int]]
 
@@ -53,9 +55,15 @@ def join(tokens: list[bytes], left: bytes, right: bytes) -> list[bytes]:
     return joined
 
 
-def fast_merges(words: dict[bytes, int], num_merges: int, *, tie_break: TieBreak) -> Steps:
-    merges = train_merges(WordCounts.of(words), num_merges, tie_break=tie_break)
+def fast_merges(
+    words: dict[bytes, int], num_merges: int, *, tie_break: TieBreak, compiled: bool = False
+) -> Steps:
+    table = WordCounts.of(words)
+    merges = train_merges(table, num_merges, tie_break=tie_break, compiled=compiled)
     return [(merge.left, merge.right, merge.count) for merge in merges]
+
+
+both_ways = pytest.mark.parametrize("compiled", [False, True], ids=["numpy", "compiled"])
 
 
 small_words = st.dictionaries(
@@ -67,24 +75,42 @@ small_words = st.dictionaries(
 )
 
 
+@both_ways
 @settings(max_examples=200, deadline=None)
 @given(words=small_words, tie_break=st.sampled_from(["bytes", "huggingface"]))
 def test_merges_are_those_of_a_trainer_that_counts_everything_anew(
-    words: dict[bytes, int], tie_break: Literal["bytes", "huggingface"]
+    words: dict[bytes, int], tie_break: Literal["bytes", "huggingface"], compiled: bool
 ):
     expected = naive_merges(words, 30, tie_break=tie_break)
-    assert fast_merges(words, 30, tie_break=tie_break) == expected
+    assert fast_merges(words, 30, tie_break=tie_break, compiled=compiled) == expected
 
 
-def test_the_order_of_the_words_makes_no_difference():
+@both_ways
+def test_the_order_of_the_words_makes_no_difference(compiled: bool):
     words = Counter(random_text(2_000).split(b" "))
     backwards = dict(reversed(words.items()))
-    assert fast_merges(words, 200, tie_break="bytes") == fast_merges(
-        backwards, 200, tie_break="bytes"
-    )
+    forwards = fast_merges(words, 200, tie_break="bytes", compiled=compiled)
+    assert fast_merges(backwards, 200, tie_break="bytes", compiled=compiled) == forwards
 
 
-def test_merges_are_those_of_hf_tokenizers():
+@pytest.mark.parametrize("tie_break", ["bytes", "huggingface"])
+def test_compiled_merges_are_those_of_numpy_until_no_pair_is_left(
+    tie_break: TieBreak, monkeypatch: pytest.MonkeyPatch
+):
+    """Room is short, so that pairs are found anew many times."""
+    monkeypatch.setattr(merge_loop, "_FIRST_PAIRS", 4)
+    monkeypatch.setattr(merge_loop, "_SPARE", 0)
+    monkeypatch.setattr(merge_loop, "_STEPS", 7)
+    monkeypatch.setattr(merge_loop, "_THRESHOLD_SHARE", 2)
+    words = Counter(random_text(5_000).split(b" "))
+    words.update({word * 3: 1 for word in list(words)[:300]})
+    expected = fast_merges(words, 10_000, tie_break=tie_break)
+    assert 3_000 < len(expected) < 10_000
+    assert fast_merges(words, 10_000, tie_break=tie_break, compiled=True) == expected
+
+
+@both_ways
+def test_merges_are_those_of_hf_tokenizers(compiled: bool):
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     text = random_text(20_000).decode()
@@ -111,33 +137,38 @@ def test_merges_are_those_of_hf_tokenizers():
         {word.encode(): count for word, count in words.items()},
         len(expected),
         tie_break="huggingface",
+        compiled=compiled,
     )
     assert len(expected) > 1000
     assert [(left, right) for left, right, _ in found] == expected
 
 
-def test_counts_beyond_32_bits_are_exact():
+@both_ways
+def test_counts_beyond_32_bits_are_exact(compiled: bool):
     words = {b"ab": 2**53 + 1, b"ac": 2**53}
-    assert fast_merges(words, 2, tie_break="bytes") == [
+    assert fast_merges(words, 2, tie_break="bytes", compiled=compiled) == [
         (b"a", b"b", 2**53 + 1),
         (b"a", b"c", 2**53),
     ]
 
 
-def test_a_large_vocabulary_needs_more_than_16_bits_for_a_symbol():
+@both_ways
+def test_a_large_vocabulary_needs_more_than_16_bits_for_a_symbol(compiled: bool):
     words = Counter(random_text(300).split(b" "))
-    wide = train_merges(WordCounts.of(words), 70_000, tie_break="bytes")
+    wide = train_merges(WordCounts.of(words), 70_000, tie_break="bytes", compiled=compiled)
     assert [(m.left, m.right, m.count) for m in wide] == naive_merges(
         words, len(wide), tie_break="bytes"
     )
 
 
-def test_training_stops_when_no_pair_is_frequent_enough():
+@both_ways
+def test_training_stops_when_no_pair_is_frequent_enough(compiled: bool):
     words = {b"aab": 3, b"xy": 2, b"q": 9}
     table = WordCounts.of(words)
-    assert [m.count for m in train_merges(table, 100)] == [3, 3, 2]
-    assert [m.count for m in train_merges(table, 100, min_count=3)] == [3, 3]
-    assert train_merges(WordCounts.of({}), 5) == []
+    assert [m.count for m in train_merges(table, 100, compiled=compiled)] == [3, 3, 2]
+    found = train_merges(table, 100, min_count=3, compiled=compiled)
+    assert [m.count for m in found] == [3, 3]
+    assert train_merges(WordCounts.of({}), 5, compiled=compiled) == []
 
 
 def test_an_unknown_tie_break_is_refused():

@@ -19,18 +19,23 @@ from tokenmill.pipeline.plan import RECORD_NAME, RunRecord
 from tokenmill.pipeline.train_settings import TrainSettings
 from tokenmill.pipeline.unit import bad_document
 from tokenmill.pipeline.word_files import (
+    NUM_PARTS,
     Segment,
-    add_up,
     read_segment,
     write_parts,
     write_segment,
 )
 from tokenmill.sources import Unit, read_unit
 from tokenmill.store import RUN_FOLDER
-from tokenmill.tokenizer import WordCounter, WordCounts, named_pattern
+from tokenmill.tokenizer import (
+    WORD_MEMORY,
+    WordCounts,
+    add_up,
+    can_compile,
+    make_counter,
+    named_pattern,
+)
 
-WORD_MEMORY = 160
-"""Bytes that a word and its count take in a table, with room for the table to grow."""
 _HELD_OUT_BREAK = b"\xff"  # between documents; UTF-8 never holds it
 
 
@@ -40,8 +45,10 @@ class CountTask(msgspec.Struct, frozen=True, kw_only=True):
     output: str
     unit: Unit
     fail_on_reject: bool
-    max_words: int
-    """Words to hold before they are written out."""
+    memory: int
+    """Bytes that the table of words may take before it is written out."""
+    compiled: bool = False
+    """Use compiled code, if it is there."""
 
 
 class CountReceipt(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +70,7 @@ class SumTask(msgspec.Struct, frozen=True, kw_only=True):
     part: int
     units: list[int]
     memory: int
+    compiled: bool = False
 
 
 class SumReceipt(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,9 +105,9 @@ def count_unit(task: CountTask) -> CountReceipt:
     started = time.monotonic()
     output = Path(task.output)
     settings, record = _open(task.output)
-    counter = _counter(settings.pattern)
-    counter.take()  # what a unit that failed may have left
-    threshold, specials = split_threshold(settings.held_out), _finder(settings.special)
+    compiled = task.compiled and can_compile()
+    counter = make_counter(named_pattern(settings.pattern), compiled=compiled)
+    threshold = split_threshold(settings.held_out)
     segments: list[Segment] = []
     totals = dict.fromkeys(("num_documents", "num_bytes", "num_held_out", "num_rejected"), 0)
     path = unit_path(output, task.unit.index)
@@ -121,10 +129,10 @@ def count_unit(task: CountTask) -> CountReceipt:
                     totals["num_held_out"] += 1
                     held.write(text.encode() + _HELD_OUT_BREAK)
                 texts = [text for text, back in zip(texts, kept_back, strict=True) if not back]
-            counter.add(_without_specials(texts, specials))
-            if counter.num_distinct > task.max_words:
-                segments += write_parts(words, counter.take())
-        segments += write_parts(words, counter.take())
+            counter.add(_without_specials(texts, settings.special))
+            if counter.memory > task.memory:
+                segments += write_parts(words, counter.take(), compiled=compiled)
+        segments += write_parts(words, counter.take(), compiled=compiled)
     receipt = CountReceipt(
         unit=task.unit.index, segments=segments, seconds=time.monotonic() - started, **totals
     )
@@ -147,14 +155,16 @@ def add_up_part(task: SumTask) -> SumReceipt:
         places += [(path, segment) for segment in receipt.segments if segment.part == task.part]
     needed = sum(s.num_words * WORD_MEMORY + s.num_bytes for _, s in places)
     num_shares = max(-(-needed // task.memory), 1)
+    compiled = task.compiled and can_compile()
     path = sum_path(output, task.part)
     segments: list[Segment] = []
     with atomic_write(path) as file:
         for share in range(num_shares):
             check_stop()
-            total = add_up(
-                (read_segment(*place) for place in places), share=share, num_shares=num_shares
-            )
+            tables = (read_segment(*place) for place in places)
+            if num_shares > 1:
+                tables = (_one_share(t, share, num_shares, compiled=compiled) for t in tables)
+            total = add_up(tables, compiled=compiled)
             if len(total.counts):
                 segments.append(write_segment(file, total, task.part))
     receipt = SumReceipt(part=task.part, segments=segments)
@@ -176,22 +186,18 @@ def _write_receipt(path: Path, receipt: msgspec.Struct) -> None:
         file.write(msgspec.json.encode(receipt))
 
 
-def _without_specials(texts: list[str], specials: re.Pattern[str] | None) -> list[str]:
+def _one_share(words: WordCounts, share: int, num_shares: int, *, compiled: bool) -> WordCounts:
+    """Return those words of a part that a round adds up."""
+    return words.select(words.hashes(compiled=compiled) // NUM_PARTS % num_shares == share)
+
+
+def _without_specials(texts: list[str], specials: tuple[str, ...]) -> list[str]:
     """Cut texts where special tokens are, which then take no part in training."""
-    if specials is None or not any(specials.search(text) for text in texts):
+    if not any(special in text for special in specials for text in texts):
         return texts
-    return [piece for text in texts for piece in specials.split(text) if piece]
-
-
-def _finder(specials: tuple[str, ...]) -> re.Pattern[str] | None:
     longest_first = sorted(specials, key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, longest_first))) if specials else None
-
-
-@lru_cache(maxsize=1)
-def _counter(pattern: str) -> WordCounter:
-    """Return the counter of this process, which keeps the words that it has learnt."""
-    return WordCounter([named_pattern(pattern)])
+    finder = re.compile("|".join(map(re.escape, longest_first)))
+    return [piece for text in texts for piece in finder.split(text) if piece]
 
 
 @lru_cache(maxsize=1)

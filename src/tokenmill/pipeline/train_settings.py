@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tokenmill.errors import ConfigError
+from tokenmill.pipeline.train_memory import MEBIBYTE, MIN_MEMORY_MIB
 from tokenmill.sources import SourceSettings
 
-MEBIBYTE = 1 << 20
 NUM_BYTES = 256
-MIN_MEMORY_MIB = 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,7 +34,7 @@ class TrainSettings:
     held_out: float = 0.001
     """Share of the documents, by a hash of their content, kept back to measure compression."""
     memory_mib: int = 4096
-    """Memory for counts, in MiB; what does not fit waits on disk, then the rarest words go."""
+    """Memory of all processes, in MiB; what does not fit waits on disk, then rare words go."""
     format: Literal["auto", "text", "file", "jsonl", "json", "parquet", "arrow", "csv"] = "auto"
     """What files hold; auto goes by their names. text: a document a line; file: one a file."""
     separator: str | None = None

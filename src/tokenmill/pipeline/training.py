@@ -18,7 +18,6 @@ from tokenmill.engine import LocalEngine, ProcessEngine, resolve_workers
 from tokenmill.errors import ConfigError
 from tokenmill.files import atomic_write, exclusive_lock, storage_error
 from tokenmill.pipeline.count_words import (
-    WORD_MEMORY,
     CountReceipt,
     CountTask,
     SumReceipt,
@@ -34,10 +33,11 @@ from tokenmill.pipeline.count_words import (
     unit_path,
 )
 from tokenmill.pipeline.plan import RECORD_NAME, RunRecord, check_same_run, choose_unit_bytes
-from tokenmill.pipeline.train_settings import MEBIBYTE, NUM_BYTES, TrainSettings
-from tokenmill.pipeline.word_files import NUM_PARTS, select
+from tokenmill.pipeline.train_memory import MemoryPlan
+from tokenmill.pipeline.train_settings import NUM_BYTES, TrainSettings
+from tokenmill.pipeline.word_files import NUM_PARTS
 from tokenmill.progress import Event, Report, silent
-from tokenmill.sources import cut_units, find_files
+from tokenmill.sources import Unit, cut_units, find_files
 from tokenmill.store import RUN_FOLDER
 from tokenmill.tokenizer import (
     ByteLevelBpe,
@@ -45,7 +45,9 @@ from tokenmill.tokenizer import (
     Tokenizer,
     WordCounts,
     build_bpe,
+    can_compile,
     export,
+    has_fast_counter,
     load_tokenizer,
     named_pattern,
     tokenizer_from_bpe,
@@ -53,8 +55,10 @@ from tokenmill.tokenizer import (
 )
 
 REPORT_NAME = "report.json"
-MERGE_MEMORY = 24
-"""Bytes of memory that finding merges takes for each byte of distinct words."""
+_WORTH_COMPILING = 32 << 20
+"""Bytes of input; less is done with numpy before code that is not yet compiled would be."""
+_THREADS_PER_PROCESS = 2
+"""Threads of compiled code that one interpreter keeps fed with documents."""
 _WORDS_PER_PROCESS = 2_000_000  # fewer are added up here before a process would have started
 _SHOWN_TOKENS = 20
 _HELD_OUT_BATCH = 256
@@ -142,8 +146,8 @@ def train(
             _check_record(record, output)
             if (output / REPORT_NAME).exists():
                 return read_report(output)
-            run = TrainRun(settings, output, report=report)
-            run.count([_count_task(settings, output, unit) for unit in units], total_bytes)
+            run = TrainRun(settings, output, report=report, total_bytes=total_bytes)
+            run.count(units)
             return run.finish(on_merge)
     except OSError as error:
         raise storage_error(error) from error
@@ -157,36 +161,58 @@ def read_report(output: Path) -> TrainReport:
 class TrainRun:
     """The driver of a training run; its state is what is on disk."""
 
-    def __init__(self, settings: TrainSettings, output: Path, *, report: Report) -> None:
+    def __init__(
+        self, settings: TrainSettings, output: Path, *, report: Report, total_bytes: int
+    ) -> None:
         self.settings, self.output, self.report = settings, output, report
-        self.workers = resolve_workers(settings.workers)
+        self.compiled = total_bytes >= _WORTH_COMPILING and can_compile()
+        has_threads = self.compiled and has_fast_counter(named_pattern(settings.pattern))
+        self.memory = MemoryPlan(
+            memory_mib=settings.memory_mib,
+            wanted_workers=resolve_workers(settings.workers),
+            threads_per_process=_THREADS_PER_PROCESS if has_threads else 1,
+        )
         self.receipts: dict[int, CountReceipt] = {}
         self.seconds: dict[str, float] = {}
-        self._total = self._num_units = 0
+        self._total, self._num_units = total_bytes, 0
         self._started = time.monotonic()
 
-    def count(self, tasks: list[CountTask], total_bytes: int) -> None:
+    def count(self, units: list[Unit]) -> None:
         """Count the words of all units that have no receipt yet."""
-        self._total, self._num_units = total_bytes, len(tasks)
+        self._num_units = len(units)
         left: list[CountTask] = []
-        for task in tasks:
-            receipt = _read_receipt(unit_path(self.output, task.unit.index), CountReceipt)
+        for unit in units:
+            receipt = _read_receipt(unit_path(self.output, unit.index), CountReceipt)
             if receipt is None:
-                left.append(task)
+                left.append(self._count_task(unit))
             else:
                 self._note(receipt)
-        if len(left) < len(tasks):
-            done = f"continuing: {len(tasks) - len(left):,} of {len(tasks):,} units were counted"
+        if len(left) < len(units):
+            done = f"continuing: {len(units) - len(left):,} of {len(units):,} units were counted"
             self.report(Event(stage="count", message=done))
-        for receipt in self._run(count_unit, left, num_processes=min(self.workers, len(left))):
+        if self.memory.workers < self.memory.wanted_workers:
+            fewer = f"{self.memory.workers:,} workers of {self.memory.wanted_workers:,}"
+            why = f"{fewer}: there is no more room in {self.settings.memory_mib:,} MiB of memory"
+            self.report(Event(stage="count", message=why))
+        for receipt in self._run(count_unit, left, num_processes=self.memory.processes):
             self._note(receipt)
         self._lap("count")
+
+    def _count_task(self, unit: Unit) -> CountTask:
+        return CountTask(
+            output=str(self.output),
+            unit=unit,
+            fail_on_reject=self.settings.on_error == "fail",
+            memory=self.memory.table_bytes,
+            compiled=self.compiled,
+        )
 
     def finish(self, on_merge: OnMerge | None) -> TrainReport:
         """Add up the counts, find the merges, and write everything; the report comes last."""
         sums = self._add_up()
-        limit = self.settings.memory_mib * MEBIBYTE // MERGE_MEMORY
-        lowest, *left_out = choose_words(total_words(self.output, sums), max_bytes=limit)
+        lowest, *left_out = choose_words(
+            total_words(self.output, sums), max_bytes=self.memory.word_bytes
+        )
         words = _keep_words(total_words(self.output, sums), lowest)
         self._lap("add_up")
         if not len(words.counts):
@@ -213,7 +239,6 @@ class TrainRun:
         return made
 
     def _add_up(self) -> list[SumReceipt]:
-        memory = self.settings.memory_mib * MEBIBYTE // (2 * self.workers)
         tasks: list[SumTask] = []
         done: list[SumReceipt] = []
         for part in range(NUM_PARTS):
@@ -223,11 +248,15 @@ class TrainRun:
                 continue
             tasks.append(
                 SumTask(
-                    output=str(self.output), part=part, units=sorted(self.receipts), memory=memory
+                    output=str(self.output),
+                    part=part,
+                    units=sorted(self.receipts),
+                    memory=self.memory.sum_bytes,
+                    compiled=self.compiled,
                 )
             )
         num_words = sum(s.num_words for r in self.receipts.values() for s in r.segments)
-        num_processes = min(self.workers, -(-num_words // _WORDS_PER_PROCESS), len(tasks))
+        num_processes = min(self.memory.processes, -(-num_words // _WORDS_PER_PROCESS))
         done += self._run(add_up_part, tasks, num_processes=num_processes)
         return sorted(done, key=lambda receipt: receipt.part)
 
@@ -244,6 +273,7 @@ class TrainRun:
             tie_break=self.settings.tie_break,
             min_count=self.settings.min_count,
             on_merge=note,
+            compiled=self.compiled,
         )
         if len(merges) < wanted:
             found = self.settings.vocab_size - wanted + len(merges)
@@ -258,10 +288,11 @@ class TrainRun:
         self, function: Callable[[Any], Any], tasks: list[Any], *, num_processes: int
     ) -> Iterator[Any]:
         """Run tasks in worker processes, or here where one suffices."""
+        num_processes, num_threads = min(num_processes, len(tasks)), self.memory.threads
         if num_processes > 1:
-            results = ProcessEngine(num_processes).run(function, tasks)
+            results = ProcessEngine(num_processes, num_threads=num_threads).run(function, tasks)
         else:
-            results = LocalEngine(1).run(function, tasks)
+            results = LocalEngine(num_threads).run(function, tasks)
         try:
             yield from results
         finally:
@@ -359,7 +390,7 @@ def _keep_words(tables: Iterator[WordCounts], lowest: int) -> WordCounts:
     lengths: list[NDArray[np.uint32]] = []
     counts: list[NDArray[np.int64]] = []
     for table in tables:
-        kept = select(table, table.counts >= lowest)
+        kept = table.select(table.counts >= lowest)
         data.append(kept.data)
         lengths.append(kept.lengths)
         counts.append(kept.counts)
@@ -367,16 +398,6 @@ def _keep_words(tables: Iterator[WordCounts], lowest: int) -> WordCounts:
         data=b"".join(data),
         lengths=np.concatenate([np.empty(0, dtype=np.uint32), *lengths]),
         counts=np.concatenate([np.empty(0, dtype=np.int64), *counts]),
-    )
-
-
-def _count_task(settings: TrainSettings, output: Path, unit: Any) -> CountTask:
-    share = settings.memory_mib * MEBIBYTE // (2 * resolve_workers(settings.workers))
-    return CountTask(
-        output=str(output),
-        unit=unit,
-        fail_on_reject=settings.on_error == "fail",
-        max_words=max(share // WORD_MEMORY, 1),
     )
 
 

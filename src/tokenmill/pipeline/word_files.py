@@ -10,21 +10,17 @@ word meet in one place and every part can be added up by itself, in bounded memo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
 from tokenmill.errors import DamageError
 from tokenmill.files import OutputFile
 from tokenmill.tokenizer import WordCounts
 
 NUM_PARTS = 16
-_FACTORS = np.random.PCG64(seed=0).random_raw(256) | np.uint64(1)
-"""Odd numbers without a pattern, one for each place in a word."""
 
 
 class Segment(msgspec.Struct, frozen=True):
@@ -42,24 +38,32 @@ class Segment(msgspec.Struct, frozen=True):
         return 12 * self.num_words + self.num_bytes
 
 
-def write_parts(file: OutputFile, words: WordCounts) -> list[Segment]:
+def write_parts(file: OutputFile, words: WordCounts, *, compiled: bool) -> list[Segment]:
     """Append words to a file, a segment for each part that has any."""
-    parts = word_hashes(words) % NUM_PARTS
-    return [
-        write_segment(file, select(words, parts == part), part)
-        for part in np.unique(parts).tolist()
-    ]
+    parts = words.hashes(compiled=compiled) % NUM_PARTS
+    words = words.in_order(np.argsort(parts, kind="stable"), compiled=compiled)
+    segments: list[Segment] = []
+    first = first_byte = 0
+    for part, number in enumerate(np.bincount(parts, minlength=NUM_PARTS).tolist()):
+        if number:
+            lengths = words.lengths[first : first + number]
+            stop = first_byte + int(lengths.sum(dtype=np.int64))
+            counts = words.counts[first : first + number]
+            of_part = WordCounts(data=words.data[first_byte:stop], lengths=lengths, counts=counts)
+            segments.append(write_segment(file, of_part, part))
+            first, first_byte = first + number, stop
+    return segments
 
 
 def write_segment(file: OutputFile, words: WordCounts, part: int) -> Segment:
     """Append words of one part to a file."""
     offset = file.num_bytes
-    data = b"".join(
-        [words.lengths.astype("<u4").tobytes(), words.counts.astype("<i8").tobytes(), words.data]
-    )
-    file.write(data)
-    checksum = xxhash.xxh3_128_hexdigest(data)
-    return Segment(part, offset, len(words.counts), len(words.data), checksum)
+    checksum = xxhash.xxh3_128()
+    lengths, counts = words.lengths.astype("<u4").tobytes(), words.counts.astype("<i8").tobytes()
+    for data in (lengths, counts, words.data):
+        file.write(data)
+        checksum.update(data)
+    return Segment(part, offset, len(words.counts), len(words.data), checksum.hexdigest())
 
 
 def read_segment(path: Path, segment: Segment) -> WordCounts:
@@ -81,42 +85,3 @@ def read_segment(path: Path, segment: Segment) -> WordCounts:
         counts=np.frombuffer(data, dtype="<i8", count=n, offset=4 * n),
         data=data[12 * n :],
     )
-
-
-def select(words: WordCounts, chosen: NDArray[np.bool_]) -> WordCounts:
-    """Return the words where `chosen` is true."""
-    if chosen.all():
-        return words
-    is_byte = np.repeat(chosen, words.lengths)
-    return WordCounts(
-        data=np.frombuffer(words.data, dtype=np.uint8)[is_byte].tobytes(),
-        lengths=words.lengths[chosen],
-        counts=words.counts[chosen],
-    )
-
-
-def word_hashes(words: WordCounts) -> NDArray[np.uint32]:
-    """Return a hash of each word's bytes, the same in every process."""
-    lengths = words.lengths.astype(np.int64)
-    if not len(lengths):
-        return np.empty(0, dtype=np.uint32)
-    starts = np.cumsum(lengths) - lengths
-    place = np.arange(len(words.data)) - np.repeat(starts, lengths)
-    data = np.frombuffer(words.data, dtype=np.uint8) + np.uint64(1)
-    return (np.add.reduceat(data * _FACTORS[place % len(_FACTORS)], starts) >> 32).astype(np.uint32)
-
-
-def add_up(tables: Iterable[WordCounts], *, share: int, num_shares: int) -> WordCounts:
-    """Add the counts of equal words, of one share of all words."""
-    total: dict[bytes, int] = {}
-    get = total.get
-    for table in tables:
-        words = table
-        if num_shares > 1:
-            words = select(table, word_hashes(table) // NUM_PARTS % num_shares == share)
-        data, start = words.data, 0
-        for length, count in zip(words.lengths.tolist(), words.counts.tolist(), strict=True):
-            word = data[start : start + length]
-            start += length
-            total[word] = get(word, 0) + count
-    return WordCounts.of(total)

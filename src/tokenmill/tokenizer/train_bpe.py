@@ -14,13 +14,14 @@ Counting again after every merge would take for ever. Two facts make it fast:
    and put back when it has become rarer.
 
 The pairs of a new symbol are kept as one block in arrays; only those whose turn comes become Python
-objects. So a merge costs about as much as its occurrences, in numpy.
+objects. So a merge costs about as much as its occurrences, in numpy. `merge_loop` does the same in
+compiled code, where numba is installed.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -30,6 +31,7 @@ from numpy.typing import NDArray
 from tokenmill.errors import ConfigError
 from tokenmill.tokenizer.alphabet import GPT2_BYTE_ORDER
 from tokenmill.tokenizer.bpe import ByteLevelBpe, special_tokens
+from tokenmill.tokenizer.word_counts import WordCounts, can_compile
 
 TieBreak = Literal["bytes", "huggingface"]
 """Which of several pairs with the same count is merged first.
@@ -42,27 +44,9 @@ tokens after them in the order of the merges. This is what HF `tokenizers` does.
 _NUM_BYTES = 256
 _CHUNK_PLACES = 1 << 20
 _NARROW_SYMBOLS = 65_000
-_MAX_PLACES = 2**31 - 1
+_MAX_PLACES = 2**31 - 2
+_WORTH_COMPILING = 1 << 20
 _INVERTED = [chr(255 - byte) for byte in range(256)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class WordCounts:
-    """Distinct words and how often each occurs, as three columns."""
-
-    data: bytes
-    """The bytes of the words, one after the other."""
-    lengths: NDArray[np.uint32]
-    counts: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, words: dict[bytes, int]) -> WordCounts:
-        """Put a mapping into columns."""
-        return cls(
-            data=b"".join(words),
-            lengths=np.fromiter(map(len, words), dtype=np.uint32, count=len(words)),
-            counts=np.fromiter(words.values(), dtype=np.int64, count=len(words)),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,28 +65,37 @@ def train_merges(
     tie_break: TieBreak = "bytes",
     min_count: int = 1,
     on_merge: Callable[[int, Merge], None] | None = None,
+    compiled: bool | None = None,
 ) -> list[Merge]:
     """Return up to `num_merges` merges in order; fewer when no pair occurs `min_count` times.
 
     The result depends on the counts alone, not on the order of the words. `on_merge(index, merge)`
-    is called after each one. Memory is about 24 bytes for each byte of distinct words.
+    is called after each one. Memory is at most about 24 bytes for each byte of distinct words.
+
+    Args:
+        compiled: Whether to use `merge_loop`; by default, if there is much to do.
     """
     if tie_break not in get_args(TieBreak):
         raise ConfigError(f"unknown tie-break {tie_break!r}; known are bytes and huggingface")
-    state = _Symbols(words, num_merges)
-    queue = _Queue(tie_break, max(min_count, 1))
-    queue.add_block(state.first_pairs())
+    if len(words.data) + len(words.lengths) >= _MAX_PLACES:
+        raise ConfigError(
+            f"the distinct words have {len(words.data):,} bytes, more than {_MAX_PLACES:,}",
+            hint="give a smaller memory budget: rare words are then left out",
+        )
+    if compiled is None:
+        compiled = len(words.data) >= _WORTH_COMPILING and can_compile()
+    by_bytes, min_count = tie_break == "bytes", max(min_count, 1)
+    if compiled:
+        from tokenmill.tokenizer.merge_loop import find_merges as find
+    else:
+        find = _find_merges
+    tokens = [bytes([byte]) for byte in GPT2_BYTE_ORDER]
     merges: list[Merge] = []
-    while len(merges) < num_merges:
-        top = queue.pop_most_frequent(state)
-        if top is None:
-            break
-        merge = Merge(queue.tokens[top.left], queue.tokens[top.right], top.count)
-        queue.add_block(state.join(top, len(queue.tokens)))
-        queue.add_token(merge.left + merge.right)
-        merges.append(merge)
+    for left, right, count in find(words, num_merges, by_bytes=by_bytes, min_count=min_count):
+        merges.append(Merge(tokens[left], tokens[right], count))
+        tokens.append(tokens[left] + tokens[right])
         if on_merge is not None:
-            on_merge(len(merges) - 1, merge)
+            on_merge(len(merges) - 1, merges[-1])
     return merges
 
 
@@ -126,6 +119,22 @@ def build_bpe(
         patterns=(pattern,),
         added=special_tokens({text: first_special + i for i, text in enumerate(specials)}),
     )
+
+
+def _find_merges(
+    words: WordCounts, num_merges: int, *, by_bytes: bool, min_count: int
+) -> Iterator[tuple[int, int, int]]:
+    """Yield the left and right symbol of each merge, and its count."""
+    state = _Symbols(words, num_merges)
+    queue = _Queue(by_bytes, min_count)
+    queue.add_block(state.first_pairs())
+    for _ in range(num_merges):
+        top = queue.pop_most_frequent(state)
+        if top is None:
+            return
+        queue.add_block(state.join(top, len(queue.tokens)))
+        queue.add_token(queue.tokens[top.left] + queue.tokens[top.right])
+        yield top.left, top.right, top.count
 
 
 @dataclass(slots=True)
@@ -180,10 +189,10 @@ class _Block:
 class _Queue:
     """Pairs by falling upper bound of their count, ties in the order of the tie-break."""
 
-    def __init__(self, tie_break: TieBreak, min_count: int) -> None:
+    def __init__(self, by_bytes: bool, min_count: int) -> None:
         self.min_count = min_count
         self.tokens = [bytes([byte]) for byte in GPT2_BYTE_ORDER]
-        self._by_bytes = tie_break == "bytes"
+        self._by_bytes = by_bytes
         self._keys: list[str] = [_greatest_first(token) for token in self.tokens]
         # (-count, 0, serial number, block) or (-count, 1, key, key, pair); blocks of a count come
         # before its pairs, so that all pairs of that count are there when one is taken
@@ -244,11 +253,6 @@ class _Symbols:
     def __init__(self, words: WordCounts, num_merges: int) -> None:
         lengths = words.lengths.astype(np.int64)
         num_places = int(lengths.sum()) + len(lengths) + 1
-        if num_places > _MAX_PLACES:
-            raise ConfigError(
-                f"the distinct words have {num_places:,} bytes, more than {_MAX_PLACES:,}",
-                hint="give a smaller memory budget: rare words are then left out",
-            )
         ends = np.cumsum(lengths + 1)
         is_byte = np.ones(num_places, dtype=np.bool_)
         is_byte[0] = False

@@ -17,8 +17,10 @@ What is known is a matter of speed alone: counts are exact from the first text o
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -28,6 +30,7 @@ from tokenmill.tokenizer.alphabet import ALPHABET, bytes_to_text, text_to_bytes
 from tokenmill.tokenizer.cuts import CutRule, cut_rule
 from tokenmill.tokenizer.encoder import Encoder, choose_encoder
 from tokenmill.tokenizer.junctions import CUT, SAME, UNSURE, junctions
+from tokenmill.tokenizer.patterns import COMPLETE_PATTERNS
 from tokenmill.tokenizer.tokenizer_json import (
     Model,
     TokenizerJson,
@@ -35,27 +38,66 @@ from tokenmill.tokenizer.tokenizer_json import (
     split_step,
     write_pre_tokenizer,
 )
-from tokenmill.tokenizer.train_bpe import WordCounts
+from tokenmill.tokenizer.word_counts import WordCounts
 
 _LEARN_AFTER = (1 << 18, 1 << 22, 1 << 25)
 """How many bytes of text to see before known words are chosen, first and then again."""
 _MAX_KNOWN = 60_000
-_LONG_CHARS = 1 << 22
+WORD_MEMORY = 160
+"""Bytes that a word and its count take in a table, with room for the table to grow."""
+LONG_CHARS = 1 << 22
 _MAX_PIECES = 1 << 18
 _SPLIT_TEXTS = 1 << 14
 _MARK = " "
 _NUM_BYTES = 256
 _NO_TEXT = 0xFF  # a byte that UTF-8 never holds
+_OF_THREAD = threading.local()
+"""Holds the counter of each thread, which keeps the words that it has learnt."""
+
+
+class Counts(Protocol):
+    """Counts the words of texts."""
+
+    @property
+    def memory(self) -> int:
+        """Bytes of memory that the counts take, about."""
+        ...
+
+    def add(self, texts: list[str]) -> None:
+        """Count the words of some texts."""
+        ...
+
+    def take(self) -> WordCounts:
+        """Return the counts since the last call, and forget them."""
+        ...
+
+
+def has_fast_counter(pattern: str) -> bool:
+    """Tell whether there is a compiled scanner for a pattern."""
+    return pattern in COMPLETE_PATTERNS
+
+
+def make_counter(pattern: str, *, compiled: bool) -> Counts:
+    """Return a counter; with compiled scanners, if that is wanted and the pattern has one."""
+    if compiled and has_fast_counter(pattern):
+        from tokenmill.tokenizer.fast_words import FastWordCounter
+
+        return FastWordCounter(pattern)
+    counter = getattr(_OF_THREAD, "counter", None)
+    if counter is None or counter.patterns != (pattern,):
+        counter = _OF_THREAD.counter = WordCounter([pattern])
+    counter.take()  # what a unit that failed may have left
+    return counter
 
 
 class WordCounter:
     """Counts words over many texts; `take` hands over the counts and begins anew."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
-        self._patterns = tuple(patterns)
-        self._splitter = _encoder(self._patterns, {}, marked=True)
+        self.patterns = tuple(patterns)
+        self._splitter = _encoder(self.patterns, {}, marked=True)
         # without a proof of safe cuts, every text is cut into words the slow way, as a whole
-        self._cuts = cut_rule(self._patterns, ())
+        self._cuts = cut_rule(self.patterns, ())
         self._known: _KnownWords | None = None
         self._others: Counter[bytes] = Counter()
         self._pieces: Counter[str] = Counter()
@@ -63,19 +105,15 @@ class WordCounter:
         self._learn_after = list(_LEARN_AFTER)
 
     @property
-    def num_distinct(self) -> int:
-        """How many distinct words are held, at most."""
-        return (
-            len(self._others)
-            + len(self._pieces)
-            + (0 if self._known is None else len(self._known.words))
-        )
+    def memory(self) -> int:
+        """Bytes of memory that the counts take, about."""
+        return WORD_MEMORY * (len(self._others) + len(self._pieces))
 
     def add(self, texts: list[str]) -> None:
         """Count the words of some texts; long ones are cut where it makes no difference."""
-        if self._cuts is not None and any(len(text) > _LONG_CHARS for text in texts):
+        if self._cuts is not None and any(len(text) > LONG_CHARS for text in texts):
             for text in texts:
-                for piece in _cut(text, self._cuts):
+                for piece in cut_long(text, self._cuts):
                     self._add([piece])
         else:
             self._add(texts)
@@ -133,7 +171,7 @@ class WordCounter:
         ]
         if len(repeated) > _MAX_KNOWN:
             repeated.sort(reverse=True)
-        self._known = _KnownWords(self._patterns, [word for _, word in repeated[:_MAX_KNOWN]])
+        self._known = _KnownWords(self.patterns, [word for _, word in repeated[:_MAX_KNOWN]])
 
 
 class _KnownWords:
@@ -194,11 +232,11 @@ class _KnownWords:
         return _slices("".join(texts), starts.tolist(), stops.tolist())
 
 
-def _cut(text: str, cuts: CutRule) -> Iterator[str]:
+def cut_long(text: str, cuts: CutRule) -> Iterator[str]:
     """Yield a text in pieces whose words are those of the whole."""
     start = 0
-    while len(text) - start > _LONG_CHARS:
-        target = start + _LONG_CHARS // 2
+    while len(text) - start > LONG_CHARS:
+        target = start + LONG_CHARS // 2
         cut = cuts.last_cut(text, start, target, allow_special=False)
         if cut is None:
             cut = cuts.first_cut(text, target, allow_special=False)
