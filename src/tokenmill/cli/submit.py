@@ -97,8 +97,6 @@ def command(
 
 def _parse_verb(arguments: tuple[str, ...]) -> click.Context:
     """Parse the command that the job will run, so that mistakes show here and not in a log."""
-    from tokenmill.cli import group
-
     if any(_SECRET_IN_URL.search(argument) for argument in arguments):
         raise ConfigError(  # which argument is not said: it would go into logs
             "an argument is a URL with a user or password in it",
@@ -107,7 +105,9 @@ def _parse_verb(arguments: tuple[str, ...]) -> click.Context:
     if not arguments or arguments[0] == "run":
         raise click.UsageError("name what to run: tokenmill run [OPTIONS] tokenize …")
     root = click.get_current_context().find_root()
-    context = _leaf(group, arguments, click.Context(group, info_name="tokenmill", obj=root.obj))
+    assert isinstance(root.command, click.Group)
+    fresh = click.Context(root.command, info_name="tokenmill", obj=root.obj)
+    context = _leaf(root.command, arguments, fresh)
     if _verb_name(context) == "tokenize":
         _check_tokenize(context)
     return context
