@@ -14,8 +14,10 @@ from tokenizers import pre_tokenizers
 
 import tokenmill
 from tokenmill.errors import BadDocumentError, ConfigError, SettingsChangedError
-from tokenmill.pipeline import count_words, train_tokenizer
-from tokenmill.pipeline.count_words import add_up_part, count_unit
+from tokenmill.pipeline import train_tokenizer, training
+from tokenmill.pipeline.count_words import CountReceipt, CountTask, add_up_part, count_unit
+from tokenmill.pipeline.train_memory import MIN_MEMORY_MIB, MemoryPlan
+from tokenmill.pipeline.word_files import NUM_PARTS
 from tokenmill.tokenizer import WordCounts, train_merges
 
 PLAIN = {"vocab_size": 600, "held_out": 0.0, "workers": 1}
@@ -51,31 +53,52 @@ def test_merges_are_those_of_the_words_of_all_documents(text: Path, tmp_path: Pa
     assert lines == [f"{merge.left.hex()} {merge.right.hex()}" for merge in expected]
 
 
+@pytest.fixture(params=[False, True], ids=["numpy", "compiled"])
+def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Compile for any input, or for none."""
+    monkeypatch.setattr(training, "_WORTH_COMPILING", 0 if request.param else 1 << 60)
+    return request.param
+
+
 @pytest.mark.parametrize(
     "how",
     [
-        {"unit_bytes": 1000},
-        {"unit_bytes": 777, "workers": 2},
-        {"memory_mib": 16, "unit_bytes": 5000},
+        {"unit_bytes": 9000},
+        {"unit_bytes": 7777, "workers": 3},
+        {"memory_mib": MIN_MEMORY_MIB, "unit_bytes": 15_000},
     ],
 )
+@pytest.mark.usefixtures("compiled")
 def test_units_workers_and_memory_make_no_difference(
     how: dict[str, Any], text: Path, tmp_path: Path
 ):
-    once = train_tokenizer(text, tmp_path / "a", **PLAIN)
     again = train_tokenizer(text, tmp_path / "b", **{**PLAIN, **how})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "_WORTH_COMPILING", 1 << 60)
+        once = train_tokenizer(text, tmp_path / "a", **PLAIN)
     assert once.fingerprint == again.fingerprint
 
 
-def test_tables_that_are_written_out_early_add_up(
-    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+@pytest.mark.usefixtures("compiled")
+def test_tables_that_are_written_out_early_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    text = tmp_path / "text.txt"
+    text.write_text("".join(f"{line[:20]}\n" for line in documents(25_000)))  # four batches
     once = train_tokenizer(text, tmp_path / "a", **PLAIN)
-    monkeypatch.setattr("tokenmill.pipeline.training.WORD_MEMORY", 1 << 26)  # spills
-    monkeypatch.setattr(count_words, "WORD_MEMORY", 1 << 18)  # adds up in rounds
-    monkeypatch.setattr("tokenmill.sources.text.BATCH_BYTES", 2000, raising=False)
-    again = train_tokenizer(text, tmp_path / "b", **{**PLAIN, "memory_mib": 16})
+    receipts: list[CountReceipt] = []
+
+    def count(task: CountTask) -> CountReceipt:
+        receipts.append(count_unit(task))
+        return receipts[-1]
+
+    monkeypatch.setattr(training, "count_unit", count)
+    monkeypatch.setattr(MemoryPlan, "table_bytes", 1000)  # every batch is written out
+    monkeypatch.setattr(MemoryPlan, "sum_bytes", 10_000)  # parts are added up in rounds
+    again = train_tokenizer(text, tmp_path / "b", **PLAIN)
     assert once.fingerprint == again.fingerprint
+    assert len(receipts) == 1
+    of_first_part = [segment for segment in receipts[0].segments if segment.part == 0]
+    assert len(of_first_part) >= 4
+    assert len(receipts[0].segments) >= 4 * NUM_PARTS
 
 
 def test_other_formats_give_the_same_tokenizer(text: Path, tmp_path: Path):
@@ -90,9 +113,9 @@ def test_other_formats_give_the_same_tokenizer(text: Path, tmp_path: Path):
 def test_rare_words_go_when_memory_is_short_and_the_report_says_so(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("tokenmill.pipeline.training.MERGE_MEMORY", (16 << 20) // 2500)
-    first = train_tokenizer(text, tmp_path / "a", **PLAIN, memory_mib=16)
-    other = train_tokenizer(text, tmp_path / "b", **PLAIN, memory_mib=16, unit_bytes=900)
+    monkeypatch.setattr(MemoryPlan, "word_bytes", 2500)
+    first = train_tokenizer(text, tmp_path / "a", **PLAIN)
+    other = train_tokenizer(text, tmp_path / "b", **PLAIN, unit_bytes=900)
     found = report(tmp_path / "a")
     assert found["lowest_word_count"] > 1
     assert found["num_words_left_out"] > 300
@@ -174,6 +197,7 @@ def test_documents_that_are_kept_back_measure_compression(text: Path, tmp_path: 
         ({"tie_break": "random"}, "tie_break"),
         ({"min_count": 0}, "min_count"),
         ({"held_out": 1.0}, "held_out"),
+        ({"memory_mib": 100}, "memory_mib must be at least"),
     ],
 )
 def test_mistakes_are_named(settings: dict[str, Any], message: str, text: Path, tmp_path: Path):
