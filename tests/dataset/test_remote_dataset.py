@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("ceph")]
 
+SPAWN = multiprocessing.get_context("spawn")
+FORK = multiprocessing.get_context("fork")
 CHUNK_KIB = 64
 SMALL = 1 << 20
 NUM_TOKENS = 1_500_000
@@ -99,33 +101,51 @@ def test_a_random_item_fetches_a_chunk_and_not_the_shard(stores: tuple[Path, str
     assert cached_bytes(tmp_path) < 70 << 10, "one chunk and the checksums of its blocks"
 
 
-@pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_four_processes_share_a_cache_that_is_too_small_for_the_store(
-    stores: tuple[Path, str], method: str, tmp_path: Path
+    stores: tuple[Path, str], tmp_path: Path
 ):
     local, url = stores
     expected = get_dataset(local, 1024, output="numpy")
     dataset = get_dataset(url, 1024, output="numpy")
     dataset[0]  # the parent has used the network before the fork
-    context = multiprocessing.get_context(method)
-    queue = context.Queue()
     work = [np.random.default_rng(k).integers(0, len(dataset), 60).tolist() for k in range(3)]
     work.append(list(range(300, 420)))
-    processes = [context.Process(target=read_items, args=(dataset, items, queue)) for items in work]
+    results = [tmp_path / f"{number}.npy" for number in range(4)]
+    processes: list[Any] = [
+        context.Process(target=read_items, args=(dataset, items, result))
+        for context, items, result in zip((SPAWN, FORK, SPAWN, FORK), work, results, strict=True)
+    ]
     for process in processes:
         process.start()
-    found = dict(queue.get(timeout=60) for _ in processes)
     for process in processes:
         process.join()
     assert [process.exitcode for process in processes] == [0] * 4
-    for items in work:
-        assert np.array_equal(found[tuple(items)], expected[items].token_ids)
+    for items, result in zip(work, results, strict=True):
+        assert np.array_equal(np.load(result), expected[items].token_ids)
     assert cached_bytes(tmp_path) <= SMALL
 
 
-def read_items(dataset: Any, items: list[int], queue: Any) -> None:
+def read_items(dataset: Any, items: list[int], result: Path) -> None:
     rows = [dataset[items[k : k + 10]].token_ids for k in range(0, len(items), 10)]
-    queue.put((tuple(items), np.concatenate(rows)))
+    np.save(result, np.concatenate(rows))
+
+
+def test_a_forked_process_opens_a_store_although_its_parent_used_the_network(
+    stores: tuple[Path, str], tmp_path: Path
+):
+    get_dataset(stores[1], 512, output="numpy")
+    result = tmp_path / "rows.npy"
+    process = FORK.Process(target=open_and_read, args=(stores[1], result))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    assert np.array_equal(
+        np.load(result), get_dataset(stores[0], 512, output="numpy")[:9].token_ids
+    )
+
+
+def open_and_read(url: str, result: Path) -> None:
+    np.save(result, get_dataset(url, 512, output="numpy")[:9].token_ids)
 
 
 def test_a_killed_reader_leaves_a_cache_that_others_can_use(
@@ -134,8 +154,7 @@ def test_a_killed_reader_leaves_a_cache_that_others_can_use(
     local, url = stores
     expected = get_dataset(local, 1024, output="numpy")
     dataset = get_dataset(url, 1024, output="numpy")
-    context = multiprocessing.get_context("spawn")
-    process = context.Process(target=read_for_ever, args=(dataset,))
+    process = SPAWN.Process(target=read_for_ever, args=(dataset,))
     process.start()
     while not cached_bytes(tmp_path):
         process.join(0.02)

@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -32,7 +33,7 @@ def content(number: int, size: int) -> bytes:
 
 
 def put(cache: RemoteCache, number: int, size: int = 1000) -> bool:
-    return cache.put(piece_name(number, size), size, [content(number, size)])
+    return cache.put(piece_name(number, size), size, [content(number, size)], sync=False)
 
 
 def read(cache: RemoteCache, number: int, size: int = 1000) -> bytes | None:
@@ -116,7 +117,7 @@ def test_what_is_damaged_on_its_way_is_not_kept(tmp_path: Path):
         raise DamageError("s3://bucket/a: broken")
 
     with pytest.raises(DamageError):
-        cache.put(piece_name(1, 1000), 1000, breaking())
+        cache.put(piece_name(1, 1000), 1000, breaking(), sync=True)
     assert read(cache, 1) is None
     assert cache.used_bytes() == 0
 
@@ -321,6 +322,6 @@ def test_settings_come_from_the_environment_unless_they_are_given(monkeypatch):
 
 
 @pytest.mark.parametrize("wrong", [{"cache_mib": -1}, {"cache_chunk_kib": 100}])
-def test_settings_that_cannot_work_are_refused(wrong: dict[str, int]):
+def test_settings_that_cannot_work_are_refused(wrong: dict[str, Any]):
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         CacheSettings(**wrong)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import http.client
+import multiprocessing
 import shutil
 import threading
+import time
 from collections.abc import Callable, Generator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -13,6 +15,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
+from msgspec import UNSET
 
 from tokenmill.errors import ConfigError, DamageError, NotAStoreError, SettingsChangedError
 from tokenmill.remote import (
@@ -28,6 +31,7 @@ from tokenmill.store import (
     ConsolidateSettings,
     Metadata,
     consolidate,
+    consolidation_target,
     open_store,
     read_metadata,
     verify,
@@ -39,6 +43,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("ceph")]
 
 SEQ_LEN = 64
+SPAWN = multiprocessing.get_context("spawn")
 
 
 @pytest.fixture(scope="module")
@@ -215,6 +220,30 @@ def test_consolidating_makes_the_files_of_the_folder(
     assert all(split.was_complete for split in again.splits)
     with pytest.raises(SettingsChangedError, match=f"{url}/tokens.bin"):
         consolidate(url, ConsolidateSettings(seq_len=32))
+
+
+def test_a_killed_consolidation_continues_and_leaves_the_store_whole(
+    local: Path, url: str, tmp_path: Path
+):
+    process = SPAWN.Process(target=consolidate_and_wait, args=(url,))
+    process.start()
+    while not list(tmp_path.glob("cache/consolidate/*/tokens.bin")):
+        process.join(0.01)
+        assert process.is_alive()
+    process.kill()  # it holds the lock, and was about to send
+    process.join()
+    assert verify(url, "full").problems == ()
+    assert read_metadata(url).splits["train"].consolidated is UNSET
+    consolidate(url, ConsolidateSettings(seq_len=SEQ_LEN, workers=1, splits=("train",)))
+    ids = open_store(local).read(0, open_store(local).splits["train"].num_tokens)
+    assert read_object(join(url, "tokens.bin")) == ids.tobytes()
+    assert verify(url, "full").problems == ()
+
+
+def consolidate_and_wait(url: str) -> None:
+    """Consolidate, with time to be killed when the files are made and before they are sent."""
+    consolidation_target.upload_file = lambda *_: time.sleep(60)
+    consolidate(url, ConsolidateSettings(seq_len=SEQ_LEN, workers=1, splits=("train",)))
 
 
 def test_shards_are_deleted_only_when_the_rest_proves_them(local: Path, url: str):

@@ -8,6 +8,7 @@ stays wrong is a `StorageError` that names the URL. A missing object is `FileNot
 
 from __future__ import annotations
 
+from tokenmill.remote.client import is_forked
 from tokenmill.remote.objects import (
     FileInfo,
     delete_objects,
@@ -29,6 +30,7 @@ __all__ = [
     "abort_uploads",
     "delete_objects",
     "has_objects",
+    "is_forked",
     "is_remote",
     "join",
     "list_objects",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Final, TypeVar
 
@@ -107,7 +107,7 @@ class CachedShard:
             if self._cache.read_into(name, memoryview(data), offset=0, size=len(span)):
                 return bytes(data)
             fetched = _twice(lambda: self._proved(span, sums))
-            if not self._cache.put(name, len(span), [fetched]):
+            if not self._cache.put(name, len(span), [fetched], sync=sums is None):
                 _keep(self._cache, name, fetched)
         return fetched
 
@@ -225,16 +225,18 @@ class CachedTable:
                 return None
             if self.num_bytes <= self._cache.chunk_bytes:
                 data = _twice(lambda: b"".join(map(bytes, self._from_origin())))
-                if not self._cache.put(self._piece, self.num_bytes, [data]):
+                if not self._put([data]):
                     _keep(self._cache, self._piece, data)
                 return data
-            if not _twice(
-                lambda: self._cache.put(self._piece, self.num_bytes, self._from_origin())
-            ):
+            if not _twice(lambda: self._put(self._from_origin())):
                 self._is_direct = True
                 for _ in self._from_origin():  # proved all the same
                     continue
         return None
+
+    def _put(self, data: Iterable[bytes | memoryview]) -> bool:
+        sync = self._sha256 is None
+        return self._cache.put(self._piece, self.num_bytes, data, sync=sync)
 
     def _from_origin(self) -> Iterator[bytes | memoryview]:
         yield self._origin.header

@@ -22,7 +22,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from tokenmill.errors import ConfigError, DamageError, NotAStoreError, StorageError
 from tokenmill.files import storage_error
 from tokenmill.folder import Folder, open_folder
-from tokenmill.remote import is_remote, join, list_objects, object_info, read_object
+from tokenmill.remote import has_objects, is_remote, join, object_info, read_object
 from tokenmill.store import format as layout
 from tokenmill.store.format import FORMAT_VERSION, METADATA_NAME
 
@@ -409,7 +409,7 @@ def _damage(path: str | Path, problem: str) -> DamageError:
 
 def _not_a_store(place: Path | str) -> NotAStoreError | StorageError:
     if is_remote(str(place)):
-        has_run = bool(list_objects(join(str(place), layout.RUN_FOLDER)))
+        has_run = has_objects(join(str(place), layout.RUN_FOLDER))
     else:
         folder = Path(place)
         if not folder.exists():

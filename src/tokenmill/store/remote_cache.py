@@ -139,10 +139,13 @@ class RemoteCache:
         finally:
             os.close(descriptor)
 
-    def put(self, name: str, size: int, data: Iterable[bytes | bytearray | memoryview]) -> bool:
+    def put(
+        self, name: str, size: int, data: Iterable[bytes | bytearray | memoryview], *, sync: bool
+    ) -> bool:
         """Keep a piece of `size` bytes; return False where that is not possible.
 
-        What `data` raises comes through, and then nothing is kept.
+        What `data` raises comes through, and then nothing is kept. Without `sync`, a power loss can
+        leave other bytes under the name: for pieces that are proved whenever they are read.
         """
         if size > self.max_bytes:
             return False
@@ -154,7 +157,7 @@ class RemoteCache:
         if partial is None:
             return False
         try:
-            _write(partial, data, size=size)
+            _write(partial, data, size=size, sync=sync)
             descriptor = self._lock(_LEDGER, seconds=_LOCK_SECONDS)  # who counts must not miss it
             try:
                 os.rename(partial, self._path(name))  # noqa: PTH104
@@ -329,8 +332,10 @@ def _fill(descriptor: int, out: memoryview, offset: int) -> bool:
     return True
 
 
-def _write(path: str, data: Iterable[bytes | bytearray | memoryview], *, size: int) -> None:
-    """Write a file of exactly `size` bytes; not synced, since whoever reads it proves it."""
+def _write(
+    path: str, data: Iterable[bytes | bytearray | memoryview], *, size: int, sync: bool
+) -> None:
+    """Write a file of exactly `size` bytes."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         written = 0
@@ -341,6 +346,8 @@ def _write(path: str, data: Iterable[bytes | bytearray | memoryview], *, size: i
                 written += done
                 view = view[done:]
         assert written == size, f"{written} bytes for a piece of {size}"
+        if sync:
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
