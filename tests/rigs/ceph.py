@@ -18,7 +18,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -33,6 +33,7 @@ STRANGER_KEYS = ("strangerkey", "CANARY-stranger-77ab")
 BUCKET = "rig"
 _READY_SECONDS = 90.0
 _PAUSE_SECONDS = 0.1
+_FIRST_PORT, _BLOCK_PORTS, _NUM_BLOCKS = 12000, 50, 400
 
 _SETTINGS = """\
 [global]
@@ -95,13 +96,8 @@ def missing_programs() -> list[str]:
 @contextmanager
 def running_ceph() -> Generator[Ceph]:
     """Start Ceph, make a user and a bucket, and stop it all after the block."""
-    # Sockets have short names: a folder of the tests would be too deep.
-    folder = Path(tempfile.mkdtemp(prefix="tm-ceph-", dir="/tmp"))
-    daemons: list[subprocess.Popen[bytes]] = []
-    try:
-        port = free_port()
-        _start(folder, port, daemons)
-        endpoint = f"http://127.0.0.1:{port}"
+    with ExitStack() as stack:
+        endpoint, folder = _start_again(stack)
         for name, keys in (("rig", KEYS), ("stranger", STRANGER_KEYS)):
             user = ("user", "create", f"--uid={name}", f"--display-name={name}")
             secrets = (f"--access-key={keys[0]}", f"--secret={keys[1]}")
@@ -110,11 +106,6 @@ def running_ceph() -> Generator[Ceph]:
         ceph = Ceph(endpoint, BUCKET, opened, closed)
         make_bucket(ceph, BUCKET)
         yield ceph
-    finally:
-        for daemon in reversed(daemons):
-            daemon.send_signal(signal.SIGKILL)  # what it holds is thrown away
-            daemon.wait()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def environment(endpoint: str, keys: tuple[str, str] = KEYS) -> dict[str, str]:
@@ -147,13 +138,62 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
-def _start(folder: Path, port: int, daemons: list[subprocess.Popen[bytes]]) -> None:
-    fsid, mon_port, first_port = str(uuid4()), free_port(), 20000 + os.getpid() % 300 * 40
+def _start_again(stack: ExitStack) -> tuple[str, Path]:
+    """Start Ceph, a second time if the first fails; return its endpoint and its folder."""
+    for attempt in range(2):
+        with ExitStack() as started:
+            # Sockets have short names: a folder of the tests would be too deep.
+            folder = Path(tempfile.mkdtemp(prefix="tm-ceph-", dir="/tmp"))
+            started.callback(shutil.rmtree, folder, ignore_errors=True)
+            first_port = started.enter_context(_reserved_ports())
+            daemons: list[subprocess.Popen[bytes]] = []
+            started.callback(_stop, daemons)
+            try:
+                endpoint = _start(folder, first_port, daemons)
+            except RuntimeError:
+                if attempt:
+                    raise
+            else:
+                stack.enter_context(started.pop_all())
+                return endpoint, folder
+    raise AssertionError
+
+
+@contextmanager
+def _reserved_ports() -> Generator[int]:
+    """Give a block of ports that no other rig uses, below those that the system gives out itself.
+
+    Its last port is bound for as long as the block is used, which tells others to go elsewhere.
+    """
+    for number in range(_NUM_BLOCKS):
+        first = _FIRST_PORT + (os.getpid() + number) % _NUM_BLOCKS * _BLOCK_PORTS
+        with ExitStack() as stack:
+            try:
+                for port in (first, first + 1, first + 2):
+                    with socket.socket() as probe:
+                        probe.bind(("127.0.0.1", port))
+                guard = stack.enter_context(socket.socket())
+                guard.bind(("127.0.0.1", first + _BLOCK_PORTS - 1))
+            except OSError:
+                continue
+            yield first
+            return
+    raise RuntimeError("no free ports for Ceph")
+
+
+def _stop(daemons: list[subprocess.Popen[bytes]]) -> None:
+    for daemon in reversed(daemons):
+        daemon.send_signal(signal.SIGKILL)  # what it holds is thrown away
+        daemon.wait()
+
+
+def _start(folder: Path, first_port: int, daemons: list[subprocess.Popen[bytes]]) -> str:
+    fsid, mon_port, port = str(uuid4()), first_port, first_port + 1
     settings = _SETTINGS.format(
         fsid=fsid,
         mon_port=mon_port,
-        first_port=first_port,
-        last_port=first_port + 200,
+        first_port=first_port + 2,
+        last_port=first_port + _BLOCK_PORTS - 2,
         folder=folder,
         port=port,
     )
@@ -172,7 +212,9 @@ def _start(folder: Path, port: int, daemons: list[subprocess.Popen[bytes]]) -> N
     _call(folder, "ceph-osd", "-i", "0", "--mkfs", "--osd-uuid", osd)
     daemons.append(_daemon(folder, "ceph-osd", "-i", "0"))
     daemons.append(_daemon(folder, "radosgw", "-n", "client.rgw"))
-    _wait(lambda: _answers(f"http://127.0.0.1:{port}"), daemons, folder=folder)
+    endpoint = f"http://127.0.0.1:{port}"
+    _wait(lambda: _answers(endpoint), daemons, folder=folder)
+    return endpoint
 
 
 def _daemon(folder: Path, program: str, *arguments: str) -> subprocess.Popen[bytes]:
