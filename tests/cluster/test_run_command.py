@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -133,6 +134,16 @@ def test_a_secret_where_none_belongs_is_not_repeated(
     said = capsys.readouterr()
     assert "canary-4711" not in said.out + said.err
     assert not list(tmp_path.glob("*.sh"))
+
+
+def test_the_commands_of_the_page_are_good():
+    page = Path(__file__).parent.parent.parent / "docs" / "slurm.md"
+    lines = [line for line in page.read_text().splitlines() if line.startswith("tokenmill run ")]
+    assert len(lines) >= 4
+    for line in lines:
+        words = shlex.split(line, comments=True)
+        assert run(["run", "--no-submit", *words[2:]]) == 0, line
+    assert "--engine ray" in script()
 
 
 def test_the_example_settings_are_good(tmp_path: Path):
