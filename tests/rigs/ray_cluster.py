@@ -76,7 +76,7 @@ class RayRig:
     def workers(self) -> list[int]:
         """Return the processes that run tasks now, by the name that Ray gives them."""
         raylets = {pid for node in self.nodes for pid in _raylets(node)}
-        return [pid for pid, parent, name in _processes() if parent in raylets and _is_busy(name)]
+        return [pid for pid, parent, name in _processes() if parent in raylets and _is_worker(name)]
 
     def workers_of(self, node: Any) -> list[int]:
         """Return all worker processes of a node."""
@@ -89,8 +89,8 @@ class RayRig:
 
 
 @contextmanager
-def ray_cluster(python_paths: Iterable[Path] = ()) -> Generator[RayRig]:
-    """Start a head with one core in a folder of its own; stop everything at the end.
+def ray_cluster(python_paths: Iterable[Path] = (), *, num_cpus: int = 1) -> Generator[RayRig]:
+    """Start a head with some cores in a folder of its own; stop everything at the end.
 
     Modules in `python_paths` can be imported by workers.
     """
@@ -111,7 +111,7 @@ def ray_cluster(python_paths: Iterable[Path] = ()) -> Generator[RayRig]:
             cluster = Cluster(
                 initialize_head=True,
                 head_node_args={
-                    "num_cpus": 1,
+                    "num_cpus": num_cpus,
                     "object_store_memory": STORE_BYTES,
                     "include_dashboard": False,
                 },
@@ -157,7 +157,7 @@ def _processes() -> list[tuple[int, int, str]]:
     return found
 
 
-def _is_busy(command: str) -> bool:
+def _is_worker(command: str) -> bool:
     return command.startswith("ray::run_attempt")
 
 

@@ -1,0 +1,143 @@
+"""What the Ray engine costs: the same run on the local engine and on a Ray cluster of this machine.
+
+The cluster, with a core for each worker, is started before anything is measured, as on a cluster
+that is shared. A run is the whole command from process start to synced store, in a fresh process,
+so on Ray it counts loading Ray, connecting, and starting workers. Rounds alternate between the
+two, so that a noisy minute hits both; the best of each counts. By processor time, `ratio_cpu`
+compares what the whole cluster took while a run was going on, Ray's own processes included.
+
+The text is made here: sentences of words whose lengths and frequencies are like those of English,
+the same for the same size.
+
+    python benchmarks/ray_overhead.py                # 300 MB, 2 workers
+    python benchmarks/ray_overhead.py --mb 50 --repeats 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from measure import ROOT, TOKENMILL, report, run, warm
+
+GOAL = 0.70
+CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Taken(NamedTuple):
+    """Seconds by the clock and of processors."""
+
+    wall: float
+    cpu: float
+
+
+def main() -> None:
+    """Measure both engines, and print the ratio of their rates."""
+    arguments = _arguments()
+    sys.path.insert(0, str(ROOT / "tests"))
+    from rigs.ray_cluster import ray_cluster  # pyright: ignore[reportMissingImports]
+
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+        source = Path(folder) / "docs.txt"
+        num_bytes = write_text(source, arguments.mb * 1_000_000)
+        warm(source)
+        with ray_cluster(num_cpus=arguments.workers) as rig:
+            engines = {"local": [], "ray": ["--engine", "ray", "--address", rig.address]}
+            rounds = [
+                {
+                    name: _measure(
+                        source, Path(folder), ["--workers", str(arguments.workers), *how]
+                    )
+                    for name, how in engines.items()
+                }
+                for _ in range(arguments.repeats)
+            ]
+    best = {
+        name: Taken(*map(min, zip(*(r[name] for r in rounds), strict=True))) for name in engines
+    }
+    ratio = best["local"].wall / best["ray"].wall
+    report(
+        "ray_overhead",
+        mb=num_bytes / 1e6,
+        workers=arguments.workers,
+        best_of=arguments.repeats,
+        local_mb_per_second=num_bytes / 1e6 / best["local"].wall,
+        ray_mb_per_second=num_bytes / 1e6 / best["ray"].wall,
+        local_cpu_seconds=best["local"].cpu,
+        ray_cpu_seconds=best["ray"].cpu,
+        ratio=ratio,
+        ratio_cpu=best["local"].cpu / best["ray"].cpu,
+        best_ratio_in_one_round=max(r["local"].wall / r["ray"].wall for r in rounds),
+        goal=GOAL,
+        reached=ratio >= GOAL,
+    )
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Measure the overhead of the Ray engine.")
+    parser.add_argument("--mb", type=int, default=300)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--folder", type=Path, help="where to write (default: the system's)")
+    return parser.parse_args()
+
+
+def _measure(source: Path, folder: Path, how: list[str]) -> Taken:
+    output = folder / "store"
+    shutil.rmtree(output, ignore_errors=True)
+    before = _tree_cpu_seconds()
+    started = time.perf_counter()
+    run([TOKENMILL, "tokenize", source, "-o", output, "--progress", "none", *how])
+    wall = time.perf_counter() - started
+    return Taken(wall, _tree_cpu_seconds() - before)
+
+
+def _tree_cpu_seconds() -> float:
+    """Return the processor time of this process and of all it started, ended ones included."""
+    stats: dict[int, tuple[int, float]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it ended meanwhile
+        stats[int(path.parent.name)] = int(fields[1]), sum(map(int, fields[11:15])) / CLOCK_TICKS
+    total, waiting = 0.0, [os.getpid()]
+    while waiting:
+        pid = waiting.pop()
+        total += stats[pid][1]
+        waiting += [child for child, (parent, _) in stats.items() if parent == pid]
+    return total
+
+
+def write_text(path: Path, num_bytes: int) -> int:
+    """Write documents, one a line, of made-up words with the frequencies of a natural language."""
+    rng = random.Random(0)
+    vowels, consonants = "aeiou", "bcdfghjklmnprstvw"
+    words = [
+        "".join(
+            rng.choice((consonants, vowels)[i % 2]) for i in range(max(1, int(rng.gauss(5, 2))))
+        )
+        for _ in range(30_000)
+    ]
+    weights = [1 / (rank + 3) for rank in range(len(words))]
+    sentences = [
+        " ".join(rng.choices(words, weights, k=rng.randint(5, 25))).capitalize() + ". "
+        for _ in range(40_000)
+    ]
+    written = 0
+    with path.open("w") as file:
+        while written < num_bytes:
+            text = "".join(rng.choices(sentences, k=rng.randint(3, 40))).rstrip() + "\n"
+            written += file.write(text)
+    return written
+
+
+if __name__ == "__main__":
+    main()
