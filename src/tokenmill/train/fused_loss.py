@@ -55,9 +55,10 @@ class _FusedLoss(torch.autograd.Function):
             labels,
             losses,
             normalizers,
-            logits.shape[1],
             vocab_size,
+            num_columns=logits.shape[1],
             softcap=softcap,
+            is_capped=softcap > 0,
             ignored=IGNORED,
             block=_BLOCK,
             num_warps=_WARPS,
@@ -76,9 +77,10 @@ class _FusedLoss(torch.autograd.Function):
             normalizers,
             grad_outputs[0],
             gradient,
-            logits.shape[1],
             ctx.vocab_size,
+            num_columns=logits.shape[1],
             softcap=ctx.softcap,
+            is_capped=ctx.softcap > 0,
             ignored=IGNORED,
             block=_BLOCK,
             num_warps=_WARPS,
@@ -99,9 +101,10 @@ if triton is not None:
         labels,
         losses,
         normalizers,
-        num_columns,
         vocab_size,
+        num_columns: tl.constexpr,  # known when compiled: rows are then read 16 bytes at a time
         softcap: tl.constexpr,
+        is_capped: tl.constexpr,  # a condition must not be a float
         ignored: tl.constexpr,
         block: tl.constexpr,
     ) -> None:
@@ -111,22 +114,25 @@ if triton is not None:
         start = logits + row * num_columns
         columns = tl.arange(0, block)
         # With a cap nothing exceeds it, so it stands in for the maximum.
-        highest = softcap if softcap else float("-inf")
+        highest = softcap if is_capped else float("-inf")
         total = 0.0
-        for first in range(0, vocab_size, block):
-            inside = first + columns < vocab_size
-            x = tl.load(start + first + columns, mask=inside, other=float("-inf")).to(tl.float32)
-            if softcap:
+        sums = tl.zeros([block], dtype=tl.float32)  # each lane its own, added up at the end
+        for first in range(0, num_columns, block):
+            places = first + columns
+            inside = places < vocab_size
+            x = tl.load(start + places, mask=places < num_columns, other=0.0).to(tl.float32)
+            x = tl.where(inside, x, float("-inf"))
+            if is_capped:
                 x = _capped(x, softcap)
-                total += tl.sum(tl.where(inside, tl.exp(x - softcap), 0.0))
+                sums += tl.where(inside, tl.exp(x - softcap), 0.0)
             else:
                 before = highest
                 highest = tl.maximum(highest, tl.max(x))
                 total = total * tl.exp(before - highest) + tl.sum(tl.exp(x - highest))
-        normalizer = highest + tl.log(total)
+        normalizer = highest + tl.log(total + tl.sum(sums))
         is_label = label != ignored
         chosen = tl.load(start + label, mask=is_label, other=0.0).to(tl.float32)
-        if softcap:
+        if is_capped:
             chosen = _capped(chosen, softcap)
         tl.store(normalizers + row, normalizer)
         tl.store(losses + row, tl.where(is_label, normalizer - chosen, 0.0))
@@ -138,9 +144,10 @@ if triton is not None:
         normalizers,
         scale,
         gradient,
-        num_columns,
         vocab_size,
+        num_columns: tl.constexpr,  # known when compiled: rows are then read 16 bytes at a time
         softcap: tl.constexpr,
+        is_capped: tl.constexpr,  # a condition must not be a float
         ignored: tl.constexpr,
         block: tl.constexpr,
     ) -> None:
@@ -154,11 +161,11 @@ if triton is not None:
             places = first + columns
             inside = places < vocab_size
             at = row * num_columns + places
-            x = tl.load(logits + at, mask=inside, other=0.0).to(tl.float32)
+            x = tl.load(logits + at, mask=places < num_columns, other=0.0).to(tl.float32)
             slope = 1.0
-            if softcap:
+            if is_capped:
                 x = _capped(x, softcap)
-                slope = 1.0 - (x / softcap) * (x / softcap)
+                slope = 1.0 - x * x * (1.0 / (softcap * softcap))
             share = tl.exp(x - normalizer) - tl.where(places == label, 1.0, 0.0)
             value = tl.where(inside, share * slope * factor, 0.0)
             tl.store(gradient + at, value.to(gradient.dtype.element_ty), mask=places < num_columns)
