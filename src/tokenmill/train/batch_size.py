@@ -90,28 +90,30 @@ def choose_batch_size(
     if known is not None and known == _describe(share, known.batch_size):
         found = known.batch_size
     else:
-        found = _try(share, sizes, attempt)
+        total = torch.cuda.get_device_properties(share.device).total_memory
+        found = largest_fitting(share.ranks, sizes, attempt=attempt, memory_bytes=total)
+        torch.cuda.empty_cache()
     if share.ranks.is_first:
         with atomic_write(out_dir / FILE_NAME) as file:
             file.write(msgspec.json.encode(_describe(share, found)) + b"\n")
     return share.ranks.smallest(found)
 
 
-def _try(share: Share, sizes: list[int], attempt: Callable[[int], int]) -> int:
-    """Return the largest size that fits on every rank.
+def largest_fitting(
+    ranks: Ranks, sizes: list[int], *, attempt: Callable[[int], int], memory_bytes: int
+) -> int:
+    """Return the largest of the sizes that fits on every rank.
 
     `attempt` takes a pass of so many rows and returns how many bytes a whole step needs.
     """
-    total = torch.cuda.get_device_properties(share.device).total_memory
     for size in reversed(sizes):
         try:
-            fits = attempt(size) <= MEMORY_SHARE * total
+            fits = attempt(size) <= MEMORY_SHARE * memory_bytes
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
             fits = False
-        torch.cuda.empty_cache()
-        if not share.ranks.any(not fits):
+        if not ranks.any(not fits):
             return size
     raise ConfigError(
         "the model does not fit on this device, even with one row at once",

@@ -135,6 +135,12 @@ def accumulating(model: nn.Module, *, is_last: bool) -> Generator[None]:
         yield
 
 
+def put_back(model: nn.Module) -> None:
+    """Let each rank hold only its shards again, after a pass without gradients."""
+    if hasattr(model, "reshard"):
+        model.reshard()  # pyright: ignore[reportCallIssue]
+
+
 def whole(tensor: Tensor) -> Tensor:
     """Return a tensor that may be cut over ranks as a whole; every rank must call it."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

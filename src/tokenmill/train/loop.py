@@ -22,7 +22,7 @@ from tokenmill.progress import Event, Report
 from tokenmill.train.batch_size import explained
 from tokenmill.train.checkpoint import Checkpoints, Record, versions, whole_tensors
 from tokenmill.train.data import Validation
-from tokenmill.train.distributed import Ranks, accumulating, whole
+from tokenmill.train.distributed import Ranks, accumulating, put_back, whole
 from tokenmill.train.evaluate import Evaluation, evaluate
 from tokenmill.train.feed import Feed
 from tokenmill.train.flops import flops_per_token, mfu
@@ -200,6 +200,7 @@ def measure(run: Run, lap: Lap) -> bool:
             device=run.device,
             batch_size=run.batch_size,
         )
+        put_back(run.forward)
     run.model.train()
     run.evaluation, run.evaluated_step = found, run.step
     bits = found.bits_per_byte
