@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rigs.cutting_proxy import CuttingProxy, cutting_proxy
 
 from tokenmill import remote
-from tokenmill.errors import DamageError, StorageError
+from tokenmill.errors import ConfigError, DamageError, StorageError
 from tokenmill.files import list_files, open_input
 from tokenmill.remote import stream, uploads
 
@@ -84,6 +84,9 @@ def test_an_attempt_whose_answer_is_lost_finds_that_it_has_won(
     proxy.cut(0)
     remote.put_object(f"{s3_place}/b", b"theirs")
     assert not put(f"{s3_place}/b")
+    proxy.cut(1, answer_bytes=0)
+    assert not put(f"{s3_place}/b")
+    assert proxy.num_done == 1
     assert remote.read_object(f"{s3_place}/b") == b"theirs"
 
 
@@ -198,6 +201,8 @@ def test_places_are_folders_objects_and_globs(s3_place: str):
     assert found(f"{s3_place}/a/?.txt") == ["a/x.txt"]
     assert found(f"{s3_place}/**/*.txt") == ["a/deep/z.txt", "a/x.txt", "ab.txt"]
     assert found(f"{s3_place}/a/deep/.*") == ["a/deep/.z.txt"]
+    with pytest.raises(ConfigError, match="no object matches"):
+        found(f"{s3_place}/a/**/.z.txt")
 
 
 def test_deleting_what_is_not_there_is_fine(s3_place: str):
@@ -222,9 +227,11 @@ def test_uploads_survive_cut_connections(proxy: CuttingProxy, s3_place: str, tmp
     path = tmp_path / "large"
     path.write_bytes(os.urandom(1 << 16) * 16 * 40)  # 40 MiB: three parts
     for new in (False, True):
+        sent: list[int] = []
         remote.list_objects(s3_place)
         proxy.cut(2, request_bytes=5_000_000)
-        assert remote.upload_file(path, f"{s3_place}/{new}", new=new)
+        assert remote.upload_file(path, f"{s3_place}/{new}", new=new, on_bytes=sent.append)
         assert proxy.num_done == 2
+        assert new or sum(sent) == path.stat().st_size  # only what was cut was sent again
         proxy.cut(0)
         assert remote.read_object(f"{s3_place}/{new}") == path.read_bytes()
