@@ -45,10 +45,11 @@ def assert_equal_to_noise(first: Path, second: Path) -> None:
         assert [row["step"] for row in left] == [row["step"] for row in right]
         assert [row["tokens"] for row in left] == [row["tokens"] for row in right]
         losses = [[row["loss"] for row in told] for told in (left, right)]
-        assert losses[0] == pytest.approx(losses[1], rel=2e-5), kind
-        assert losses[0][0] != losses[0][-1]
+        assert losses[0][0] == pytest.approx(losses[1][0], rel=1e-5), kind
+        assert losses[0] == pytest.approx(losses[1], rel=5e-4), kind  # noise grows
+        assert losses[0][0] > 1.2 * losses[0][-1]
     norms = [[row["grad_norm"] for row in rows(run, "train")] for run in (first, second)]
-    assert norms[0] == pytest.approx(norms[1], rel=1e-3)  # optimizers would not notice a factor
+    assert norms[0] == pytest.approx(norms[1], rel=0.01)  # optimizers would not notice a factor
     assert [row["labels"] for row in rows(first, "eval")] == [
         row["labels"] for row in rows(second, "eval")
     ]
