@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokenmill.dataset import document_ends, token_files
+from tokenmill.dataset import Source, document_ends, get_dataset, open_source, token_files
 from tokenmill.dataset.file_source import FileSource
 from tokenmill.dataset.token_files import TokenFiles
 from tokenmill.dataset.token_source import StoreSource, TokenSource
 from tokenmill.errors import ConfigError, DamageError
-from tokenmill.store import open_store
+from tokenmill.store import ConsolidateSettings, consolidate, open_store, verify
 
 BuildStore = Callable[..., Any]
 EOS = 1
@@ -202,3 +202,22 @@ def test_few_files_are_open_at_a_time(tmp_path: Path, monkeypatch: pytest.Monkey
         files.read_into(out, 0)
         assert out.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
         assert len(files._descriptors) == 2
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        open_store,
+        verify,
+        open_source,
+        lambda url: open_source(url, dtype="uint16"),
+        lambda url: get_dataset(f"{url}/tokens.bin", 8),
+        lambda url: Source(path=url),
+        lambda url: consolidate(url, ConsolidateSettings(seq_len=8)),
+    ],
+)
+def test_a_url_with_a_password_is_refused_without_repeating_it(use: Callable[[str], object]):
+    with pytest.raises(ConfigError) as caught:
+        use("s3://somebody:canary-4711@bucket/store")
+    assert "canary" not in str(caught.value)
+    assert "somebody" not in str(caught.value)

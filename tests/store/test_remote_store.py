@@ -319,7 +319,8 @@ def counted(ceph: Ceph, monkeypatch: pytest.MonkeyPatch) -> Generator[list[tuple
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{server.server_port}")
     yield requests
     server.shutdown()
     thread.join()
@@ -331,7 +332,7 @@ def test_opening_takes_few_requests_and_reading_only_what_is_read(
 ):
     store = open_store(url)
     opening = list(counted)
-    assert len(opening) <= 4, opening
+    assert 0 < len(opening) <= 4, opening
     counted.clear()
     store.read(0, 1000)
     assert len(counted) <= 3, counted  # a chunk, and the checksums of its blocks

@@ -12,7 +12,7 @@ from tokenmill.dataset.file_source import FileSource
 from tokenmill.dataset.token_files import SUFFIXES, TokenFiles, find_token_files
 from tokenmill.dataset.token_source import StoreSource, TokenSource
 from tokenmill.errors import ConfigError
-from tokenmill.remote import is_remote
+from tokenmill.remote import is_remote, split_url
 from tokenmill.store import METADATA_NAME, CacheSettings, open_store, tokens_name
 
 _OTHER_NAMES: Final = {"val": "validation", "validation": "val"}
@@ -34,6 +34,8 @@ def open_source(
     s3://bucket/prefix; `cache` is as in `open_store`.
     """
     place = str(path)
+    if is_remote(place):
+        split_url(place)  # refuses what cannot be meant, before any message repeats it
     plain = {"dtype": dtype, "eos_id": eos_id, "vocab_size": vocab_size}
     given = [name for name, value in plain.items() if value is not None]
     is_tokens = place.endswith(tokens_name("train"))

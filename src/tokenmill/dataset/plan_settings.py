@@ -10,6 +10,7 @@ from pathlib import PurePath
 from typing import TypedDict
 
 from tokenmill.errors import ConfigError
+from tokenmill.remote import is_remote, split_url
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,7 +18,7 @@ class Source:
     """A store, or files of token ids, and how much of a plan comes from it."""
 
     path: str
-    """Folder of a store, or `.npy` or `.bin` files; in a plan file, relative to that file."""
+    """Store, in a folder or at s3://…, or `.npy` or `.bin` files; relative to a plan file."""
     name: str = ""
     """What stages, amendments and reports call it; by default the name of the folder."""
     weight: float | None = None
@@ -38,6 +39,8 @@ class Source:
     def __post_init__(self) -> None:
         if not self.path:
             raise ConfigError("a source has an empty path")
+        if is_remote(self.path):
+            split_url(self.path)  # a password in it would end up in saved plans
         if self.weight is not None:
             check_weight(self.name or self.path, self.weight)
         check_at_least(1, max_epochs=self.max_epochs)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tokenmill.errors import ConfigError
-from tokenmill.remote import is_remote, list_objects
+from tokenmill.remote import is_remote, list_objects, split_url
 
 Place = Path | str
 """A folder as a `Path`, or a URL as a string: a `Path` would turn s3://a into s3:/a."""
@@ -16,6 +16,7 @@ def find_place(path: str | Path) -> Place:
     """Return the absolute folder, or the URL without a slash at its end."""
     text = str(path)
     if is_remote(text):
+        split_url(text)  # refuses what cannot be meant, before any message repeats it
         return text.rstrip("/")
     if "://" in text or text.startswith("s3:/"):
         what = "a URL that went through a Path" if text.startswith("s3:/") else "not a place"
