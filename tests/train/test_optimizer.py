@@ -96,6 +96,10 @@ def test_every_weight_has_one_optimizer(core: str):
     names = {name for name, parameter in model.named_parameters() if parameter in by_muon}
     assert all(n.startswith("blocks.") and n.endswith(".weight") and "norm" not in n for n in names)
     assert len(names) == 2 * 4
+    parts = {name: optimizers.muon.parts[p] for name, p in model.named_parameters() if p in by_muon}
+    assert {name for name, number in parts.items() if number == 3} == {
+        f"blocks.{layer}.attention.qkv.weight" for layer in range(2)
+    }
 
 
 def test_only_matrices_decay():
