@@ -20,15 +20,9 @@ from pathlib import Path
 from typing import BinaryIO
 from uuid import uuid4
 
+from tokenmill import remote
 from tokenmill.errors import BusyError, ConfigError, StorageError
-from tokenmill.remote import (
-    FileInfo,
-    is_remote,
-    list_objects,
-    object_info,
-    open_object,
-    split_url,
-)
+from tokenmill.remote import FileInfo, is_remote, split_url
 
 _AGAIN = "then run the same command again: it continues"
 _HINTS = {
@@ -84,7 +78,7 @@ def open_input(path: str) -> BinaryIO:
     """Open a file to read bytes from, unbuffered; missing or forbidden is `StorageError`."""
     try:
         if is_remote(path):
-            return open_object(path)
+            return remote.open_object(path)
         return open(path, "rb", buffering=0)  # noqa: PTH123  (a place, not always a path)
     except OSError as error:
         raise storage_error(error, path) from error
@@ -96,20 +90,24 @@ def is_folder(place: str) -> bool:
         return os.path.isdir(place)  # noqa: PTH112  (a place, not always a path)
     if place.endswith("/"):
         return True
-    return not glob.has_magic(place) and object_info(place) is None and bool(list_objects(place))
+    return (
+        not glob.has_magic(place)
+        and remote.object_info(place) is None
+        and remote.has_objects(place)
+    )
 
 
 def _list_remote(place: str) -> list[FileInfo]:
     """Return the objects that a URL stands for: one, those below it, or those that fit a glob."""
     if not place.endswith("/") and split_url(place)[1]:
-        info = object_info(place)
+        info = remote.object_info(place)
         if info is not None:
             return [info]
     parts = place.split("/")
     num_plain = next((i for i, part in enumerate(parts) if glob.has_magic(part)), len(parts))
     root = "/".join(parts[:num_plain]).rstrip("/")
     pattern = parts[num_plain:] or ["**"]
-    found = [info for info in list_objects(root) if _fits_visibly(info.path, root, pattern)]
+    found = [info for info in remote.list_objects(root) if _fits_visibly(info.path, root, pattern)]
     if not found:
         problem = "no object matches" if num_plain < len(parts) else "no such object or folder"
         raise ConfigError(f"{place}: {problem}", hint="check the spelling; quote globs")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -23,20 +22,11 @@ from tokenmill.remote.client import (
 )
 from tokenmill.remote.faults import Fault
 from tokenmill.remote.plain import head_plainly, is_tag, read_plainly
-from tokenmill.remote.urls import SCHEME, split_url
+from tokenmill.remote.urls import SCHEME, FileInfo, split_url
 
 WHOLE_BYTES = 16 << 20  # more than this is read and written in pieces
 _DELETE_MANY = 1000
 _RANGE_REFUSED = 416
-
-
-@dataclass(frozen=True, slots=True)
-class FileInfo:
-    """One file or object: where it is, how long, and a mark that changes when its content does."""
-
-    path: str
-    size: int
-    version: str
 
 
 def list_objects(prefix: str) -> list[FileInfo]:

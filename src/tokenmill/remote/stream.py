@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
 
 from tokenmill.remote.client import missing
-from tokenmill.remote.objects import FileInfo, object_info, read_range
+from tokenmill.remote.objects import object_info, read_range
+from tokenmill.remote.urls import FileInfo
 
 PIECE_BYTES = 4 << 20
 FIRST_PIECE_BYTES = 1 << 20  # the reader waits for this one

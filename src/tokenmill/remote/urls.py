@@ -1,14 +1,24 @@
-"""URLs of objects: `s3://bucket/key`, kept as strings."""
+"""URLs of objects: `s3://bucket/key`, kept as strings; and what is known of a file."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from tokenmill.errors import ConfigError
 
 SCHEME = "s3://"
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 _USER = re.compile(r"s3://[^/]*@")
+
+
+@dataclass(frozen=True, slots=True)
+class FileInfo:
+    """One file or object: where it is, how long, and a mark that changes when its content does."""
+
+    path: str
+    size: int
+    version: str
 
 
 def is_remote(place: str) -> bool:
