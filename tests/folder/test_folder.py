@@ -10,6 +10,7 @@ import pytest
 
 from tokenmill.errors import BusyError, ConfigError
 from tokenmill.folder import Folder, map_ahead, open_folder
+from tokenmill.folder.scratch import scratch_path
 
 if TYPE_CHECKING:
     from rigs.ceph import Ceph
@@ -90,12 +91,25 @@ def test_a_draft_has_its_name_only_when_it_is_published(folder: Folder):
     assert list(folder.sizes("docs")) == ["a"]
 
 
-def test_a_reader_gives_any_range_whatever_it_was_told_to_expect(folder: Folder):
+def test_a_published_draft_leaves_nothing_on_this_machine(folder: Folder):
+    folder.make("docs")
+    draft = folder.create("docs/a")
+    draft.write(b"12")
+    draft.publish()
+    assert [path.name for path in scratch_path("").parent.iterdir()] == ["lock"]
+    assert list(folder.sizes("docs")) == ["a"]
+
+
+def test_a_reader_gives_any_range_whatever_it_was_told_to_expect(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("tokenmill.folder.remote.AHEAD_BYTES", 1000)
     folder.make("docs")
     data = bytes(range(256)) * 100
     folder.write("docs/a", data)
     reader = folder.reader("docs/a")
     ranges = [(0, 10), (10, 300), (25_000, 600), (100, 1), (0, 25_600)]
+    ranges += [(start, 700) for start in range(3_000, 9_000, 700)]
     for expected in (None, (0, 25_600), (20, 40), (5_000, 6_000)):
         for keep in (False, True):
             if expected is not None:

@@ -15,7 +15,7 @@ import pytest
 from tokenmill.errors import BusyError
 from tokenmill.folder import lease
 from tokenmill.folder.lease import Holder, hold_lease, lease_holder
-from tokenmill.remote import list_objects, put_object
+from tokenmill.remote import list_objects, put_object, read_object
 
 if TYPE_CHECKING:
     from rigs.ceph import Ceph
@@ -58,6 +58,7 @@ def test_one_that_is_stale_is_taken_over(url: str):
     with hold_lease(url):
         assert lease_holder(url) == f"pid {os.getpid()} on {os.uname().nodename}"
     assert [info.path for info in list_objects(url)] == [f"{url}/000042.json"]
+    assert msgspec.json.decode(read_object(f"{url}/000042.json"))["is_released"]
 
 
 def test_one_of_a_dead_process_of_this_machine_does_not_hold_for_a_moment(url: str):

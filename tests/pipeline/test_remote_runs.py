@@ -6,9 +6,13 @@ import json
 import os
 import random
 import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
 from remote_runs import (
     COUNTED,
@@ -22,16 +26,29 @@ from remote_runs import (
 )
 from rigs.ceph import ACCESS_KEY, SECRET_KEY, Ceph, environment
 
+import tokenmill
 from tokenmill.cli import run as run_cli
 from tokenmill.config import resolve
 from tokenmill.errors import BusyError, ConfigError, DamageError, SettingsChangedError
-from tokenmill.folder.lease import Lease
+from tokenmill.folder import LocalFolder, lease, open_folder
+from tokenmill.folder.lease import Holder, Lease
 from tokenmill.pipeline import Outcome, TokenizeSettings, run_status, tokenize_corpus
+from tokenmill.pipeline.parts import (
+    PART_DOCS_DTYPE,
+    PARTS_FOLDER,
+    Part,
+    PartWriter,
+    Receipt,
+    damaged_part,
+    read_receipt,
+)
 from tokenmill.pipeline.run import Run
-from tokenmill.remote import abort_uploads, list_objects, put_object
+from tokenmill.remote import abort_uploads, list_objects, object_info, put_object, upload_file
 from tokenmill.remote.plain import open_signed
+from tokenmill.store import verify
 
 NUM_KILLS = 8
+NUM_RACES = 20
 OURS = {"_run/run.json", "_run/events.jsonl", "_run/locks"}
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -116,6 +133,26 @@ def test_an_object_store_gets_the_very_bytes_that_a_disk_gets(
 
 @pytest.mark.cluster
 @pytest.mark.xdist_group("ceph")
+def test_text_that_is_in_an_object_store_becomes_the_same_store_there(
+    url: str, corpus: Path, tiny_tokenizer: Path, digest: str
+):
+    for path in corpus.iterdir():
+        upload_file(path, f"{url}/raw/{path.name}")
+    store = tokenmill.tokenize(
+        f"{url}/raw",
+        f"{url}/store/",
+        tokenizer=str(tiny_tokenizer),
+        unit_bytes=20_000,
+        shard_tokens=20_000,
+    )
+    assert store.digest == digest
+    sources = [f"{url}/raw/part{number}.jsonl" for number in range(3)]
+    assert [source.path for source in store.metadata.sources] == sources
+    assert verify(f"{url}/store", level="full").problems == ()
+
+
+@pytest.mark.cluster
+@pytest.mark.xdist_group("ceph")
 def test_killed_at_random_times_a_run_continues(
     ceph: Ceph, url: str, corpus: Path, tiny_tokenizer: Path, digest: str
 ):
@@ -139,16 +176,45 @@ def test_killed_at_random_times_a_run_continues(
 def test_what_killed_attempts_left_behind_is_removed(
     url: str, corpus: Path, tiny_tokenizer: Path, digest: str, monkeypatch: pytest.MonkeyPatch
 ):
-    with monkeypatch.context() as patch:
-        patch.setattr(Run, "_commit", lambda self: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            tokenize(corpus, url, tiny_tokenizer)
+    stray = f"{url}/_run/parts/000003.0123456789ab.part"
+
+    def stop_at_the_end() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(Run, "_commit", lambda self: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                tokenize(corpus, url, tiny_tokenizer)
+
+    stop_at_the_end()
+    put_object(stray, b"of an attempt that was killed")
     with open_signed("POST", f"{url}/train_000000.npy", query="uploads="):
         pass  # the beginning of an upload that nobody goes on with
-    put_object(f"{url}/_run/parts/000003.0123456789ab.part", b"of an attempt that was killed")
+    stop_at_the_end()
+    assert object_info(stray) is None
+    assert abort_uploads(url, older_than_seconds=0) == 0
     outcome, found = tokenize(corpus, url, tiny_tokenizer)
     assert found == digest
     check_nothing_is_left(url, outcome)
+
+
+@pytest.mark.cluster
+@pytest.mark.xdist_group("ceph")
+def test_of_two_attempts_at_a_unit_one_counts_and_the_other_leaves_nothing(url: str):
+    folder = open_folder(url)
+    ids, doc = np.arange(9, dtype=np.uint16), np.ones(1, dtype=PART_DOCS_DTYPE)
+    for unit in range(NUM_RACES):
+        writers = [
+            PartWriter(folder, unit, dtype=ids.dtype, sort=False, piece_tokens=4) for _ in range(3)
+        ]
+        for writer in writers:
+            writer.add_long(iter([ids]), doc.copy())
+        with ThreadPoolExecutor(3) as pool:
+            futures = [pool.submit(w.publish, threshold=0, seconds=1.0) for w in writers]
+        counting = {future.result().attempt for future in futures}
+        assert len(counting) == 1
+        part = Part(folder, read_receipt(folder, unit), dtype=ids.dtype)
+        assert {part.receipt.attempt} == counting
+        part.check()
+    assert len(folder.sizes(PARTS_FOLDER)) == 2 * NUM_RACES
 
 
 @pytest.mark.cluster
@@ -248,15 +314,44 @@ def test_other_settings_and_other_objects_are_refused(url: str, corpus: Path, ti
 
 @pytest.mark.cluster
 @pytest.mark.xdist_group("ceph")
-def test_a_lease_that_was_lost_stops_the_run(
+@pytest.mark.parametrize("removes_parts", [False, True])
+def test_a_run_that_another_one_took_over_says_so(
+    removes_parts: bool,
+    url: str,
+    corpus: Path,
+    tiny_tokenizer: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    holder = Holder(id="a", host="far", machine="", pid=7, started="", time=time.time())
+
+    def take_over(run: Run, _: Receipt) -> None:
+        put_object(f"{url}/_run/locks/000002.json", msgspec.json.encode(holder))
+        if removes_parts:
+            run.journal.finish()
+            raise damaged_part(run.journal.folder, "_run/parts/000000", "file, which is missing")
+        while True:  # until the lease is to be renewed
+            run.journal.folder.check_lock("_run/lock")
+
+    monkeypatch.setattr(lease, "RENEW_SECONDS", 60.0 if removes_parts else 0.05)
+    monkeypatch.setattr(Run, "_finish_unit", take_over)
+    with pytest.raises(BusyError, match=r"taken over by another run \(pid 7 on far\)"):
+        tokenize(corpus, url, tiny_tokenizer)
+    assert [info.path[-11:] for info in list_objects(f"{url}/_run/locks")][-1] == "000002.json"
+
+
+@pytest.mark.cluster
+@pytest.mark.xdist_group("ceph")
+def test_a_lease_is_looked_at_for_every_result(
     url: str, corpus: Path, tiny_tokenizer: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    def lost(_: Lease) -> None:
-        raise BusyError("taken over")
+    looked: list[Lease] = []
 
-    monkeypatch.setattr(Lease, "check", lost)
-    with pytest.raises(BusyError, match="taken over"):
-        tokenize(corpus, url, tiny_tokenizer)
+    def look(self: Lease) -> None:
+        looked.append(self)
+
+    monkeypatch.setattr(Lease, "check", look)
+    tokenize(corpus, url, tiny_tokenizer)
+    assert len(looked) == 13 + 8  # units and shards
 
 
 def test_one_plain_file_is_not_written_to_an_object_store(
@@ -273,3 +368,17 @@ def test_a_dry_run_for_an_object_store_asks_it_nothing(
     arguments = command(corpus, "s3://bucket/store", tiny_tokenizer, "--dry-run", "--json")
     assert run_cli(arguments) == 0
     assert json.loads(capsys.readouterr().out)["disk_needed"] > 0
+
+
+def test_processes_that_begin_a_run_together_do_not_take_each_other_for_strangers(
+    corpus: Path, tiny_tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, digest: str
+):
+    real = LocalFolder.holds
+
+    def another_begins(self: LocalFolder, name: str) -> bool:
+        found = real(self, name)
+        self.make("_run/parts")
+        return found
+
+    monkeypatch.setattr(LocalFolder, "holds", another_begins)
+    assert tokenize(corpus, tmp_path / "store", tiny_tokenizer)[1] == digest

@@ -74,8 +74,10 @@ class Lease:
         self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
         self._thread.start()
 
-    def check(self) -> None:
-        """Raise `BusyError` if another run took over."""
+    def check(self, *, now: bool = False) -> None:
+        """Raise `BusyError` if another run took over; `now` asks, instead of remembering."""
+        if now:
+            self._look()
         if self._taken_by is not None:
             raise BusyError(
                 f"{self.url}: taken over by another run ({self._taken_by}): this one was not "
@@ -93,13 +95,18 @@ class Lease:
         """Renew the lease until it is released, then say so: one thread, so in that order."""
         while not self._stop.wait(RENEW_SECONDS):
             with suppress(StorageError):  # the run itself will say what is wrong
-                number, holder = _latest(self.url)
-                if number > self._number:
-                    self._taken_by = holder
+                self._look()
+                if self._taken_by is not None:
                     return
                 self._write(msgspec.structs.replace(self._holder, time=time.time()))
-        with suppress(StorageError):
-            self._write(msgspec.structs.replace(self._holder, is_released=True))
+        if self._taken_by is None:
+            with suppress(StorageError):
+                self._write(msgspec.structs.replace(self._holder, is_released=True))
+
+    def _look(self) -> None:
+        number, holder = _latest(self.url)
+        if number > self._number:
+            self._taken_by = holder
 
     def _write(self, holder: Holder) -> None:
         put_object(_name(self.url, self._number), msgspec.json.encode(holder))

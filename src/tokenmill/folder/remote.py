@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import BinaryIO
 
-from tokenmill.errors import StorageError
+from tokenmill.errors import DamageError, StorageError
 from tokenmill.files import OutputFile
 from tokenmill.folder.draft import Draft
 from tokenmill.folder.lease import Lease, hold_lease, lease_holder
@@ -185,7 +185,11 @@ class RemoteFolder:
     def lock(self, name: str) -> Generator[None]:
         """Hold a lease, which is renewed while the block lasts."""
         with hold_lease(self._lock_url(name)) as self._lease:
-            yield
+            try:
+                yield
+            except (DamageError, FileNotFoundError):
+                self._lease.check(now=True)  # another run may have removed what this one needs
+                raise
 
     def check_lock(self, name: str) -> None:
         """Raise `BusyError` if another run took over, as after a long time without a network."""

@@ -388,14 +388,14 @@ class Run:
 
 def prepare_folder(folder: Folder) -> None:
     """Make the output folder, unless something else lives there."""
-    ours = folder.size(METADATA_NAME) is not None or folder.holds(RUN_FOLDER)
     try:
-        foreign = not ours and folder.holds("")
+        is_used = folder.holds("")  # first: another process may begin the same run right now
     except NotADirectoryError:
         raise ConfigError(
             f"{folder.place}: a file, expected a folder to write the store into"
         ) from None
-    if foreign:
+    ours = folder.holds(RUN_FOLDER) or folder.size(METADATA_NAME) is not None
+    if is_used and not ours:
         raise ConfigError(
             f"{folder.place}: not empty and not a store", hint="choose an empty or new folder"
         )
