@@ -220,11 +220,7 @@ def test_settings_that_make_no_model_are_refused(changes: dict[str, object], wor
     [
         ({"loss_chunk_tokens": -1}, "loss_chunk_tokens"),
         ({"float8_head": True}, "float8_head needs float8"),
-        ({"float8": True}, "float8 needs dtype bfloat16, got float32"),
-        (
-            {"float8": True, "dtype": "bfloat16", "float8_head": True, "loss_chunk_tokens": 8},
-            "chunks",
-        ),
+        ({"float8": True, "float8_head": True, "loss_chunk_tokens": 8}, "chunks"),
     ],
 )
 def test_ways_to_compute_that_do_not_fit_together_are_refused(
@@ -232,6 +228,12 @@ def test_ways_to_compute_that_do_not_fit_together_are_refused(
 ):
     with pytest.raises(ConfigError, match=words):
         ComputeSettings(**changes)  # pyright: ignore[reportArgumentType]
+
+
+def test_float8_is_for_models_in_bfloat16():
+    with pytest.raises(ConfigError, match="needs a precision of bfloat16, got float32"):
+        GPT(small_models.settings(), ComputeSettings(float8=True))
+    GPT(small_models.settings(), ComputeSettings(float8=True, dtype="bfloat16"))
 
 
 def test_the_vocabulary_comes_from_the_data_or_must_fit_it():

@@ -17,6 +17,7 @@ from tokenmill.train.checkpoint import Checkpoints
 from tokenmill.train.data import TrainData
 from tokenmill.train.distributed import Ranks, spread
 from tokenmill.train.feed import FeedOptions, open_feed
+from tokenmill.train.float8 import check_float8
 from tokenmill.train.loop import Run
 from tokenmill.train.model import GPT
 from tokenmill.train.model_settings import ComputeSettings
@@ -79,7 +80,9 @@ def build_run(
         device=device,
         model=model,
         forward=forward,
-        optimizers=make_optimizers(model, settings.optimizer),
+        optimizers=make_optimizers(
+            model, settings.optimizer, share_work=ranks.parallel == "ddp" and device.type == "cuda"
+        ),
         feed=open_feed(plan, ranks, options, tokens_on_device=settings.tokens_on_device),
         batch_size=batch_size,
         validation=data.validation,
@@ -98,6 +101,8 @@ def choose_compute(settings: TrainSettings, device: torch.device) -> ComputeSett
     if wanted == "auto":
         is_low = device.type == "cuda" and torch.cuda.is_bf16_supported()
         wanted = "bfloat16" if is_low else settings.compute.dtype
+    if settings.compute.float8:
+        check_float8(device)
     return replace(settings.compute, dtype=wanted)
 
 

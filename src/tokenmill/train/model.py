@@ -62,6 +62,11 @@ class GPT(nn.Module):
             raise ConfigError("the model has no vocabulary yet", hint="settings.for_vocab(num_ids)")
         self.settings = settings
         self.compute = compute or ComputeSettings()
+        if self.compute.float8 and self.compute.dtype != "bfloat16":
+            raise ConfigError(
+                f"float8 needs a precision of bfloat16, got {self.compute.dtype}",
+                hint="train with --precision bfloat16",
+            )
         self.dtype = getattr(torch, self.compute.dtype)
         """What matrices are multiplied in."""
         is_gpt2 = settings.core == "gpt2"

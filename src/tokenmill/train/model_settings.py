@@ -123,7 +123,3 @@ class ComputeSettings:
                 "float8_head has no loss in chunks",
                 hint="set loss_chunk_tokens=0 or float8_head=false",
             )
-        if self.float8 and self.dtype != "bfloat16":
-            raise ConfigError(
-                f"float8 needs dtype bfloat16, got {self.dtype}", hint="set dtype=bfloat16"
-            )
