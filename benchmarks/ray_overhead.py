@@ -21,13 +21,17 @@ import random
 import shutil
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from measure import ROOT, TOKENMILL, report, run, warm
 
 GOAL = 0.70
+LOOK_SECONDS = 0.05
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -92,28 +96,52 @@ def _arguments() -> argparse.Namespace:
 def _measure(source: Path, folder: Path, how: list[str]) -> Taken:
     output = folder / "store"
     shutil.rmtree(output, ignore_errors=True)
-    before = _tree_cpu_seconds()
-    started = time.perf_counter()
-    run([TOKENMILL, "tokenize", source, "-o", output, "--progress", "none", *how])
-    wall = time.perf_counter() - started
-    return Taken(wall, _tree_cpu_seconds() - before)
+    with _watched_cpu() as seconds:
+        started = time.perf_counter()
+        run([TOKENMILL, "tokenize", source, "-o", output, "--progress", "none", *how])
+        wall = time.perf_counter() - started
+    return Taken(wall, sum(seconds.values()))
 
 
-def _tree_cpu_seconds() -> float:
-    """Return the processor time of this process and of all it started, ended ones included."""
+@contextmanager
+def _watched_cpu() -> Generator[dict[int, float]]:
+    """Watch the processes below this one; at the end, each has its processor time in the block.
+
+    What a process took after the last look before its end is lost: Ray's workers end unreaped.
+    """
+    before, seconds = _cpu_seconds(), dict[int, float]()
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(LOOK_SECONDS):
+            seconds.update((pid, s - before.get(pid, 0.0)) for pid, s in _cpu_seconds().items())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield seconds
+    finally:
+        done.set()
+        watcher.join()
+
+
+def _cpu_seconds() -> dict[int, float]:
+    """Return the processor time of each process that this one started, or those did."""
     stats: dict[int, tuple[int, float]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text().rpartition(")")[2].split()
         except OSError:
             continue  # it ended meanwhile
-        stats[int(path.parent.name)] = int(fields[1]), sum(map(int, fields[11:15])) / CLOCK_TICKS
-    total, waiting = 0.0, [os.getpid()]
+        stats[int(path.parent.name)] = int(fields[1]), sum(map(int, fields[11:13])) / CLOCK_TICKS
+    found: dict[int, float] = {}
+    waiting = [os.getpid()]
     while waiting:
         pid = waiting.pop()
-        total += stats[pid][1]
-        waiting += [child for child, (parent, _) in stats.items() if parent == pid]
-    return total
+        children = [child for child, (parent, _) in stats.items() if parent == pid]
+        found.update((child, stats[child][1]) for child in children)
+        waiting += children
+    return found
 
 
 def write_text(path: Path, num_bytes: int) -> int:

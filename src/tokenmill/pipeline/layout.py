@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -53,13 +54,18 @@ class Stream:
     def take_shards(self, shard_tokens: int, *, complete: bool) -> list[ShardLayout]:
         """Lay out the shards whose tokens are all there; `complete`: no more will come."""
         taken: list[ShardLayout] = []
+        first = (
+            0  # of the slots that are still needed: they are in order, so none is looked at twice
+        )
         while (left := self.num_tokens - (start := self.num_taken * shard_tokens)) > 0:
             if left < shard_tokens and not complete:
                 break
             num_tokens = min(left, shard_tokens)
             stop = start + num_tokens
-            slots = tuple(slot for slot in self.slots if slot.start < stop)
-            self.slots = [slot for slot in self.slots if slot.start + slot.num_tokens > stop]
+            after = bisect_left(self.slots, stop, lo=first, key=lambda slot: slot.start)
+            slots = tuple(self.slots[first:after])
+            goes_on = slots[-1].start + slots[-1].num_tokens > stop
+            first = after - 1 if goes_on else after
             last = complete and stop == self.num_tokens
             taken.append(
                 ShardLayout(
@@ -72,6 +78,7 @@ class Stream:
                 )
             )
             self.num_taken += 1
+        del self.slots[:first]
         return taken
 
 

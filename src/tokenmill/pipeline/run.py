@@ -175,6 +175,8 @@ class Run:
         self.num_in_order = 0  # units finished without a gap
         self.tokens_in_order = 0
         self.in_work: dict[tuple[str, int], ShardLayout] = {}
+        self.num_users: Counter[int] = Counter()  # shards in work, for each unit
+        self.total_bytes = plan.total_bytes
         self.kept: Kept | None = None  # set once max_tokens is reached
         self.kept_unit = -1
 
@@ -197,9 +199,9 @@ class Run:
 
     def _resume(self) -> None:
         engine = self.cluster or LocalEngine(self.workers)
-        self.receipts, self.shards = recover(self.plan, self.journal, engine=engine)
-        for receipt in self.receipts.values():
-            self._count(receipt)
+        receipts, self.shards = recover(self.plan, self.journal, engine=engine)
+        for receipt in receipts.values():
+            self._keep(receipt)
         if self.receipts:
             done, total = len(self.receipts), len(self.plan.units)
             message = f"continuing: {done:,} of {total:,} units were done"
@@ -248,8 +250,7 @@ class Run:
     # -- units to parts
 
     def _finish_unit(self, receipt: Receipt) -> None:
-        self.receipts[receipt.unit] = receipt
-        self._count(receipt)
+        self._keep(receipt)
         self._check_rejects()
         self._report_units()
 
@@ -270,7 +271,9 @@ class Run:
             self.tokens_in_order += receipt.num_tokens
             self.num_in_order += 1
 
-    def _count(self, receipt: Receipt) -> None:
+    def _keep(self, receipt: Receipt) -> None:
+        """Remember and count a finished unit; checksums of its pieces are read where needed."""
+        self.receipts[receipt.unit] = msgspec.structs.replace(receipt, pieces=[], runs=[])
         self.totals["documents"] += receipt.num_documents
         self.totals["tokens"] += receipt.num_tokens
         self.totals["rejected"] += receipt.num_rejected
@@ -284,11 +287,11 @@ class Run:
             )
 
     def _report_units(self) -> None:
-        per_unit = self.plan.total_bytes / max(len(self.plan.units), 1)
+        per_unit = self.total_bytes / max(len(self.plan.units), 1)
         event = Event(
             stage="tokenize",
             done=round(per_unit * len(self.receipts)),
-            total=self.plan.total_bytes,
+            total=self.total_bytes,
             num_documents=self.totals["documents"],
             num_tokens=self.totals["tokens"],
             num_rejected=self.totals["rejected"],
@@ -305,6 +308,7 @@ class Run:
             for layout in stream.take_shards(self.settings.shard_tokens, complete=complete):
                 if (layout.split, layout.index) not in self.shards:
                     self.in_work[layout.split, layout.index] = layout
+                    self.num_users.update(slot.unit for slot in layout.slots)
                     yield ShardTask(self.output, self.threshold, layout)
 
     def _finish_shard(self, shard: FinishedShard) -> None:
@@ -313,11 +317,14 @@ class Run:
         self.journal.write_shard(shard)
         self.shards[key] = shard
         layout = self.in_work.pop(key, None)
-        if layout is None or self.settings.max_tokens is not None:
+        if layout is None:
+            return
+        units = [slot.unit for slot in layout.slots]
+        self.num_users.subtract(units)
+        if self.settings.max_tokens is not None:
             return  # which part a limit falls into is found again after a crash
-        needed = {slot.unit for stream in self.streams.values() for slot in stream.slots}
-        needed.update(slot.unit for other in self.in_work.values() for slot in other.slots)
-        done = [slot.unit for slot in layout.slots if slot.unit not in needed]
+        waiting = {slot.unit for stream in self.streams.values() for slot in stream.slots}
+        done = [unit for unit in units if not self.num_users[unit] and unit not in waiting]
         self.journal.drop_parts(self.receipts[unit] for unit in done)
 
     def _shuffled_shards(self) -> Iterator[ShuffledShardTask]:
