@@ -80,6 +80,22 @@ def test_hf_tokenizers_gives_the_same_ids(bpe: ByteLevelBpe, tmp_path: Path):
     assert plain.encode(text).ids == theirs.encode(text).ids
 
 
+def test_transformers_gives_the_same_ids(tmp_path: Path):
+    from transformers import AutoTokenizer, GPT2Tokenizer
+
+    folder = written(trained("gpt4", special_first=False), tmp_path)
+    expected = load_tokenizer(folder)
+    theirs = AutoTokenizer.from_pretrained(folder)
+    assert theirs.encode(SAMPLE) == expected.encode(SAMPLE, allow_special=True)
+    assert theirs.decode(theirs.encode(SAMPLE)) == SAMPLE
+    assert theirs.eos_token_id == expected.eos_id
+    assert len(theirs) == expected.num_ids
+    folder = written(trained("gpt2", special_first=False), tmp_path)
+    theirs = GPT2Tokenizer(vocab=str(folder / "vocab.json"), merges=str(folder / "merges.txt"))
+    text = SAMPLE.replace("<|endoftext|>", "")
+    assert theirs.encode(text) == load_tokenizer(folder).encode(text)
+
+
 def test_tiktoken_gives_the_same_ids(bpe: ByteLevelBpe, tmp_path: Path):
     lines = (written(bpe, tmp_path) / "tokenizer.tiktoken").read_bytes().splitlines()
     ranks = {base64.b64decode(line.split()[0]): int(line.split()[1]) for line in lines}

@@ -152,7 +152,9 @@ def test_counts_beyond_32_bits_are_exact(compiled: bool):
     ]
 
 
-@both_ways
+@pytest.mark.parametrize(
+    "compiled", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["numpy", "compiled"]
+)  # compiling once more for wide symbols takes seconds
 def test_a_large_vocabulary_needs_more_than_16_bits_for_a_symbol(compiled: bool):
     words = Counter(random_text(300).split(b" "))
     wide = train_merges(WordCounts.of(words), 70_000, tie_break="bytes", compiled=compiled)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -21,6 +22,7 @@ from tokenmill.pipeline.unit import bad_document
 from tokenmill.pipeline.word_files import (
     NUM_PARTS,
     Segment,
+    are_whole,
     read_segment,
     write_parts,
     write_segment,
@@ -35,6 +37,8 @@ from tokenmill.tokenizer import (
     make_counter,
     named_pattern,
 )
+
+R = TypeVar("R")
 
 _HELD_OUT_BREAK = b"\xff"  # between documents; UTF-8 never holds it
 
@@ -59,6 +63,7 @@ class CountReceipt(msgspec.Struct, frozen=True, kw_only=True):
     num_documents: int = 0
     num_bytes: int = 0
     num_held_out: int = 0
+    held_bytes: int = 0
     num_rejected: int = 0
     seconds: float = 0.0
 
@@ -112,8 +117,8 @@ def count_unit(task: CountTask) -> CountReceipt:
     totals = dict.fromkeys(("num_documents", "num_bytes", "num_held_out", "num_rejected"), 0)
     path = unit_path(output, task.unit.index)
     with (
-        atomic_write(path) as words,
-        atomic_write(held_out_path(output, task.unit.index)) as held,
+        atomic_write(path, sync=False) as words,
+        atomic_write(held_out_path(output, task.unit.index), sync=False) as held,
     ):
         for batch in read_unit(record.files, task.unit, settings.source_settings()):
             check_stop()
@@ -133,15 +138,48 @@ def count_unit(task: CountTask) -> CountReceipt:
             if counter.memory > task.memory:
                 segments += write_parts(words, counter.take(), compiled=compiled)
         segments += write_parts(words, counter.take(), compiled=compiled)
+        held_bytes = held.num_bytes
     receipt = CountReceipt(
-        unit=task.unit.index, segments=segments, seconds=time.monotonic() - started, **totals
+        unit=task.unit.index,
+        segments=segments,
+        held_bytes=held_bytes,
+        seconds=time.monotonic() - started,
+        **totals,
     )
     _write_receipt(path, receipt)
     return receipt
 
 
+def finished_unit(output: Path, unit: int) -> CountReceipt | None:
+    """Return the receipt of a unit if its counts are there, as they were written."""
+    path = unit_path(output, unit)
+    receipt = _read_receipt(path, _COUNT_RECEIPTS)
+    if receipt is None or not are_whole(path, receipt.segments):
+        return None
+    try:
+        size = held_out_path(output, unit).stat().st_size
+    except FileNotFoundError:
+        return None
+    return receipt if size == receipt.held_bytes else None
+
+
+def finished_part(output: Path, part: int) -> SumReceipt | None:
+    """Return the receipt of a part if its total counts are there, as they were written."""
+    path = sum_path(output, part)
+    receipt = _read_receipt(path, _SUM_RECEIPTS)
+    return receipt if receipt is not None and are_whole(path, receipt.segments) else None
+
+
+def _read_receipt(path: Path, decoder: msgspec.json.Decoder[R]) -> R | None:
+    try:
+        return decoder.decode(receipt_path(path).read_bytes())
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+
+
 # made once: first use of a type by two threads is not safe
 _COUNT_RECEIPTS = msgspec.json.Decoder(CountReceipt)
+_SUM_RECEIPTS = msgspec.json.Decoder(SumReceipt)
 _RECORDS = msgspec.json.Decoder(RunRecord)
 
 
@@ -158,7 +196,7 @@ def add_up_part(task: SumTask) -> SumReceipt:
     compiled = task.compiled and can_compile()
     path = sum_path(output, task.part)
     segments: list[Segment] = []
-    with atomic_write(path) as file:
+    with atomic_write(path, sync=False) as file:
         for share in range(num_shares):
             check_stop()
             tables = (read_segment(*place) for place in places)
@@ -182,7 +220,7 @@ def read_held_out(path: Path) -> Iterator[str]:
 
 
 def _write_receipt(path: Path, receipt: msgspec.Struct) -> None:
-    with atomic_write(receipt_path(path)) as file:
+    with atomic_write(receipt_path(path), sync=False) as file:
         file.write(msgspec.json.encode(receipt))
 
 

@@ -25,12 +25,11 @@ from tokenmill.pipeline.count_words import (
     add_up_part,
     choose_words,
     count_unit,
+    finished_part,
+    finished_unit,
     held_out_path,
     read_held_out,
-    receipt_path,
-    sum_path,
     total_words,
-    unit_path,
 )
 from tokenmill.pipeline.plan import RECORD_NAME, RunRecord, check_same_run, choose_unit_bytes
 from tokenmill.pipeline.train_memory import MemoryPlan
@@ -182,7 +181,7 @@ class TrainRun:
         self._num_units = len(units)
         left: list[CountTask] = []
         for unit in units:
-            receipt = _read_receipt(unit_path(self.output, unit.index), CountReceipt)
+            receipt = finished_unit(self.output, unit.index)
             if receipt is None:
                 left.append(self._count_task(unit))
             else:
@@ -242,7 +241,7 @@ class TrainRun:
         tasks: list[SumTask] = []
         done: list[SumReceipt] = []
         for part in range(NUM_PARTS):
-            receipt = _read_receipt(sum_path(self.output, part), SumReceipt)
+            receipt = finished_part(self.output, part)
             if receipt is not None:
                 done.append(receipt)
                 continue
@@ -399,14 +398,6 @@ def _keep_words(tables: Iterator[WordCounts], lowest: int) -> WordCounts:
         lengths=np.concatenate([np.empty(0, dtype=np.uint32), *lengths]),
         counts=np.concatenate([np.empty(0, dtype=np.int64), *counts]),
     )
-
-
-def _read_receipt(path: Path, kind: type[Any]) -> Any:
-    """Return the receipt for a file of words, or None if there is none or it was cut."""
-    try:
-        return msgspec.json.decode(receipt_path(path).read_bytes(), type=kind)
-    except (FileNotFoundError, msgspec.DecodeError):
-        return None
 
 
 def _prepare_folder(output: Path) -> None:

@@ -6,6 +6,9 @@
 
 Words are shared out among `NUM_PARTS` parts by a hash of their bytes, so that the counts of a
 word meet in one place and every part can be added up by itself, in bounded memory.
+
+These files are not synced to the disk: there are many, and they are gone when the run ends. A run
+that continues checks what it finds instead (`are_whole`).
 """
 
 from __future__ import annotations
@@ -64,6 +67,14 @@ def write_segment(file: OutputFile, words: WordCounts, part: int) -> Segment:
         file.write(data)
         checksum.update(data)
     return Segment(part, offset, len(words.counts), len(words.data), checksum.hexdigest())
+
+
+def are_whole(path: Path, segments: list[Segment]) -> bool:
+    """Tell whether a file still holds what was written; a power loss may have cut it."""
+    try:
+        return all(read_segment(path, segment) for segment in segments)
+    except DamageError:
+        return False
 
 
 def read_segment(path: Path, segment: Segment) -> WordCounts:
