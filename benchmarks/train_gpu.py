@@ -32,21 +32,20 @@ HERE = Path(__file__).parent
 BATCH_ROWS, CONTEXT = 64, 1024
 BATCH_TOKENS = BATCH_ROWS * CONTEXT
 PEAK_FLOPS = 989e12
+BATCH = ["--batch-tokens", str(BATCH_TOKENS), "--batch-size", str(BATCH_ROWS)]
 SIZE = ["--set", "model.context_length=1024", "--set", "model.vocab_size=50304"]
-MODERN = ["--preset", "owt-90m", *SIZE]
-GPT2 = ["--preset", "gpt2"]
+MODERN = ["--preset", "owt-90m", *SIZE, *BATCH]
 SPEED_ROWS = {
-    "gpt2 core, AdamW": GPT2,
-    "modern core, Muon": MODERN,
-    "modern, document masks": [*MODERN, "--document-masking"],
+    "gpt2 core, AdamW": ["--preset", "gpt2", *BATCH],
+    "owt-90m preset": ["--preset", "owt-90m", "--batch-size", "128"],
     "modern, FP8": [*MODERN, "--set", "compute.float8=true"],
     "modern, FP8 with head": [
         *MODERN,
         *("--set", "compute.float8=true", "--set", "compute.float8_head=true"),
     ],
     "modern, checkpointing": [*MODERN, "--set", "compute.checkpoint_blocks=true"],
+    "modern, document masks": [*MODERN, "--document-masking"],
 }
-OWT = ["--preset", "owt-90m"]
 
 
 def main() -> None:
@@ -57,69 +56,62 @@ def main() -> None:
     parser.add_argument("--rows", help="only rows of the first question whose name has this")
     parser.add_argument("--speed-steps", type=int, default=80)
     parser.add_argument("--loss-tokens", type=int, default=52_000_000, help="of the plain loop")
-    parser.add_argument("--share", type=float, default=0.45, help="of its time, for ours")
+    parser.add_argument("--share", type=float, default=0.3, help="of its steps, for ours")
     parser.add_argument("--set", dest="settings", action="append", default=[], help="for ours")
     options = parser.parse_args()
     show("device", name=torch.cuda.get_device_name(), torch=torch.__version__, commit=commit())
     with tempfile.TemporaryDirectory() as folder:
         files = plain_files(options.store, Path(folder))
         best = 0.0
-        if options.only != "loss":
-            best = measure_speed(options, files)
         if options.only != "speed":
-            measure_time_to_loss(options, files, baseline_speed=best)
+            best = measure_time_to_loss(options, files)
+        if options.only != "loss":
+            measure_speed(options, files, best=best)
 
 
-def measure_speed(options: argparse.Namespace, files: tuple[Path, Path]) -> float:
-    """Print a row for each way to train; return the best rate of the plain loop."""
-    best = 0.0
-    for rows in (32, 64, 128):
-        if options.rows and options.rows not in "plain loop":
-            break
+def measure_speed(options: argparse.Namespace, files: tuple[Path, Path], *, best: float) -> None:
+    """Print a row for each way to train, beside the best rate of the plain loop."""
+    for rows in (128, 64, 32) if not options.rows else ():
+        if rows == BATCH_ROWS and best:
+            continue  # measured with the loss
         end = plain_loop(files, "--batch-size", rows, "--steps", 60, "--warm-steps", 20)[-1]
         best = max(best, end["tokens_per_second"])
-        show("speed", row=f"plain loop, batch {rows}", **rounded(end), peak_gb=gigabytes(end))
+        show_plain(rows, end)
     for name, flags in SPEED_ROWS.items():
-        if options.rows and options.rows not in name:
-            continue
-        batch = ["--batch-tokens", str(BATCH_TOKENS), "--batch-size", str(BATCH_ROWS)]
-        found = tokenmill(options.store, [*flags, *batch, *sets(options)], options)
-        show_speed(name, found, best)
-    if not options.rows or options.rows in "owt-90m preset":
-        show_speed("owt-90m preset", tokenmill(options.store, OWT, options), 0.0)
-    return best
+        if not options.rows or options.rows in name:
+            found = tokenmill(options.store, [*flags, *sets(options)], options)
+            show_speed(name, found, best)
 
 
-def show_speed(name: str, found: list[dict[str, Any]], best: float) -> None:
-    """Print the rate, MFU and stall of the later steps of a run."""
+def show_speed(name: str, found: list[dict[str, Any]], best: float) -> float:
+    """Print the rate, MFU and stall of the later steps of a run; return the rate."""
     rows = [row for row in found if row["kind"] == "train"][2:]
     speed = statistics.median(row["tokens_per_second"] for row in rows)
     numbers = {"tokens_per_second": round(speed), "mfu": round(rows[-1].get("mfu") or 0.0, 4)}
     stall = max(row["stall"] for row in rows)
     ratio = {"ratio": round(speed / best, 3)} if best else {}
     show("speed", row=name, **numbers, stall=round(stall, 5), **ratio)
+    return speed
 
 
-def measure_time_to_loss(
-    options: argparse.Namespace, files: tuple[Path, Path], *, baseline_speed: float
-) -> None:
-    """Train the plain loop, then ours for a share of the time; print both losses."""
+def measure_time_to_loss(options: argparse.Namespace, files: tuple[Path, Path]) -> float:
+    """Train the plain loop, then ours for a share of the time; return the rate of the first."""
     steps = options.loss_tokens // BATCH_TOKENS
     baseline = plain_loop(
         files, "--batch-size", BATCH_ROWS, "--steps", steps, "--eval-every", max(steps // 4, 1)
     )
-    evals, speed = [row for row in baseline if row["kind"] == "eval"], baseline[-1]
-    seconds = steps * BATCH_TOKENS / max(speed["tokens_per_second"], baseline_speed)
-    show("loss", row="plain loop", steps=steps, seconds=round(seconds, 1), loss=evals[-1]["loss"])
+    target = [row for row in baseline if row["kind"] == "eval"][-1]["loss"]
+    best = baseline[-1]["tokens_per_second"]
+    seconds = steps * BATCH_TOKENS / best
+    show_plain(BATCH_ROWS, baseline[-1])
+    show("loss", row="plain loop", steps=steps, seconds=round(seconds, 1), loss=target)
     own_steps = int(steps * options.share)
-    flags = [*MODERN, "--batch-tokens", str(BATCH_TOKENS), "--batch-size", str(BATCH_ROWS)]
-    flags += ["--eval-interval", str(max(own_steps // 8, 1)), *sets(options)]
+    flags = [*MODERN, "--eval-interval", str(max(own_steps // 5, 1)), *sets(options)]
     found = tokenmill(options.store, flags, options, steps=own_steps)
-    rate = statistics.median(r["tokens_per_second"] for r in found[3:] if r["kind"] == "train")
+    rate = show_speed("modern core, Muon", found, best)
     for row in found:
-        if row["kind"] == "eval":
+        if row["kind"] == "eval" and rate:
             spent = row["tokens"] / rate
-            reached = row["loss"] <= evals[-1]["loss"]
             show(
                 "loss",
                 row="tokenmill",
@@ -128,8 +120,9 @@ def measure_time_to_loss(
                 share=round(spent / seconds, 3),
                 loss=row["loss"],
                 bits_per_byte=row.get("bits_per_byte"),
-                reached=reached,
+                reached=row["loss"] <= target,
             )
+    return best
 
 
 def tokenmill(
@@ -186,20 +179,17 @@ def show(kind: str, **values: Any) -> None:
     print(json.dumps({"kind": kind, **values}), flush=True)
 
 
-def rounded(end: dict[str, Any]) -> dict[str, Any]:
-    """Return the rate of the plain loop, and its MFU by the FLOPs of the same model."""
+def show_plain(rows: int, end: dict[str, Any]) -> None:
+    """Print the rate of the plain loop, and its MFU by the FLOPs of the same model."""
     from tokenmill.train.flops import flops_per_token
     from tokenmill.train.model_settings import ModelSettings
 
     size = ModelSettings(core="gpt2", num_heads=12, vocab_size=50_304)
     speed = end["tokens_per_second"]
     mfu = speed * flops_per_token(size, CONTEXT) / PEAK_FLOPS
-    return {"tokens_per_second": round(speed), "mfu": round(mfu, 4)}
-
-
-def gigabytes(end: dict[str, Any]) -> float:
-    """Return the peak memory of the plain loop."""
-    return round(end["peak_bytes"] / 1e9, 1)
+    numbers = {"tokens_per_second": round(speed), "mfu": round(mfu, 4)}
+    peak = round(end["peak_bytes"] / 1e9, 1)
+    show("speed", row=f"plain loop, batch {rows}", **numbers, peak_gb=peak)
 
 
 def commit() -> str:

@@ -32,6 +32,12 @@ BFLOAT16 = ComputeSettings(dtype="bfloat16")
 ROWS = 4
 
 
+@pytest.fixture(autouse=True)
+def forget_graphs():
+    """Let no test run into the limit on how often one function may be compiled."""
+    torch._dynamo.reset()
+
+
 def make_model(compute: ComputeSettings, core: str = "modern") -> GPT:
     settings = dataclasses.replace(SETTINGS, core=core)  # pyright: ignore[reportArgumentType]
     model = GPT(settings, compute)

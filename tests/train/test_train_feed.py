@@ -63,8 +63,8 @@ def test_both_feeds_give_the_batches_of_the_plan(
                 assert found.dtype == torch.from_numpy(expected[name]).dtype
         highest = max(highest, int(expected.token_ids.max()))
     assert highest > 32_767
-    assert loader.wait_seconds > 0
-    assert resident.wait_seconds > 0
+    assert loader.stall.seconds > 0
+    assert resident.stall.seconds > 0
     loader.close()
     resident.close()
 

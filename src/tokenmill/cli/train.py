@@ -108,9 +108,10 @@ def _resolve(
 def _print(outcome: TrainOutcome, *, as_json: bool) -> None:
     from tokenmill.cli.output import print_json
     from tokenmill.progress import count, duration
+    from tokenmill.train import short_sample
 
     found = outcome.evaluation
-    text = _sample(outcome.out_dir)
+    text = short_sample(outcome.out_dir, max_tokens=SAMPLE_TOKENS)
     if as_json:
         print_json(
             {
@@ -143,14 +144,3 @@ def _print(outcome: TrainOutcome, *, as_json: bool) -> None:
         click.echo(f"next: tokenmill generate {folder} --prompt 'Once' · tokenmill report {folder}")
     else:
         click.echo(f"next: tokenmill report {folder}")
-
-
-def _sample(out_dir: Path) -> str:
-    """Return a text that the model makes up; nothing without a tokenizer."""
-    from tokenmill.train import SampleSettings, open_run, sample
-
-    trained = open_run(out_dir)
-    if trained.tokenizer is None:
-        return ""
-    settings = SampleSettings(max_tokens=SAMPLE_TOKENS)
-    return "".join(sample(trained.model, trained.tokenizer, "\n", settings=settings))

@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from tokenmill.train.model import GPT
     from tokenmill.train.model_settings import ModelSettings
     from tokenmill.train.presets import PRESETS
+    from tokenmill.train.report import write_report
     from tokenmill.train.run import TrainOutcome, train_model
     from tokenmill.train.run_folder import TrainedModel, open_run, read_run
     from tokenmill.train.sample_settings import SampleSettings
     from tokenmill.train.settings import TrainSettings, resolve_train_settings
-    from tokenmill.train.use_run import export_run, generate_from_run
+    from tokenmill.train.use_run import export_run, generate_from_run, short_sample
 
 _HOMES = {
     "GPT": "model",
@@ -44,7 +45,9 @@ _HOMES = {
     "read_run": "run_folder",
     "resolve_train_settings": "settings",
     "sample": "generate",
+    "short_sample": "use_run",
     "train_model": "run",
+    "write_report": "report",
 }
 
 __all__ = [
@@ -66,7 +69,9 @@ __all__ = [
     "read_run",
     "resolve_train_settings",
     "sample",
+    "short_sample",
     "train_model",
+    "write_report",
 ]
 
 

@@ -6,7 +6,8 @@ Both give the same tensors for the same step. Legend: B rows of T tokens.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -27,8 +28,8 @@ NEEDED: Final = ("token_ids", "labels")
 class Feed(Protocol):
     """Gives the steps of a run in order, each as micro-batches on the device."""
 
-    wait_seconds: float
-    """How long `next_step` has kept the loop waiting, in all."""
+    stall: Stall
+    """How long `next_step` has kept the device waiting."""
 
     def next_step(self) -> list[Batch]:
         """Return the micro-batches of the next step for this rank."""
@@ -51,12 +52,34 @@ class FeedOptions:
     """Whether document ids and positions are wanted."""
 
 
+class Stall:
+    """Adds up the time in which a device had to wait for batches.
+
+    On CUDA the host is mostly ahead: a batch that is ready before the device has done what was
+    queued earlier costs nothing. One that comes later counts whole, which is rather too much.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.seconds = 0.0
+        self._queued = torch.cuda.Event() if device.type == "cuda" else None
+
+    @contextmanager
+    def measured(self) -> Generator[None]:
+        """Count the time of the block, if the device has run out of work by its end."""
+        begin = time.perf_counter()
+        if self._queued is not None:
+            self._queued.record()
+        yield
+        if self._queued is None or self._queued.query():
+            self.seconds += time.perf_counter() - begin
+
+
 class LoaderFeed:
     """Batches that a thread makes ahead and copies to the device meanwhile."""
 
     def __init__(self, plan: Plan, ranks: Ranks, options: FeedOptions) -> None:
         self.batch_size = options.batch_size
-        self.wait_seconds = 0.0
+        self.stall = Stall(options.device)
         self._loader = Loader(
             plan,
             ranks.rank,
@@ -69,9 +92,8 @@ class LoaderFeed:
 
     def next_step(self) -> list[Batch]:
         """Return the micro-batches of the next step for this rank."""
-        begin = time.perf_counter()
-        batch = next(self._loader)[1]
-        self.wait_seconds += time.perf_counter() - begin
+        with self.stall.measured():
+            batch = next(self._loader)[1]
         return list(cut(batch, self.batch_size))
 
     def close(self) -> None:
@@ -89,7 +111,7 @@ class ResidentFeed:
         device = options.device
         self.plan, self.ranks, self.device = plan, ranks, device
         self.batch_size = options.batch_size
-        self.wait_seconds = 0.0
+        self.stall = Stall(device)
         self._step = options.start_step
         sources = [plan.opened.tokens(source) for source in plan.all_sources]
         self._firsts = np.cumsum([0, *(source.num_tokens for source in sources)])
@@ -102,16 +124,15 @@ class ResidentFeed:
 
     def next_step(self) -> list[Batch]:
         """Return the micro-batches of the next step for this rank."""
-        begin = time.perf_counter()
         step, ranks = self._step, self.ranks
-        part = self.plan.rank_part(step, rank=ranks.rank, world_size=ranks.world_size)
-        found = self.plan.indices(step, part)
-        starts = torch.from_numpy(self._firsts[found.sources] + found.rows * self.plan.seq_len)
-        if self.device.type == "cuda":
-            starts = starts.pin_memory()
-        batch = self._gather(starts.to(self.device, non_blocking=True))
+        with self.stall.measured():
+            part = self.plan.rank_part(step, rank=ranks.rank, world_size=ranks.world_size)
+            found = self.plan.indices(step, part)
+            starts = torch.from_numpy(self._firsts[found.sources] + found.rows * self.plan.seq_len)
+            if self.device.type == "cuda":
+                starts = starts.pin_memory()
+            batch = self._gather(starts.to(self.device, non_blocking=True))
         self._step += 1
-        self.wait_seconds += time.perf_counter() - begin
         return list(cut(batch, self.batch_size))
 
     def close(self) -> None:

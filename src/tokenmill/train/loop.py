@@ -277,7 +277,7 @@ class Lap:
     def take(self, run: Run) -> tuple[float, int, float]:
         """Return seconds, tokens and the share of the time that the loop waited for data."""
         seconds = max(time.perf_counter() - self._began, 1e-9)
-        waited = run.feed.wait_seconds - self._waited
+        waited = run.feed.stall.seconds - self._waited
         tokens = run.num_tokens - self._tokens
         self._start(run)
         return seconds, tokens, waited / seconds
@@ -290,7 +290,7 @@ class Lap:
 
     def _start(self, run: Run) -> None:
         self._began = time.perf_counter()
-        self._tokens, self._waited = run.num_tokens, run.feed.wait_seconds
+        self._tokens, self._waited = run.num_tokens, run.feed.stall.seconds
 
 
 class averaged:  # noqa: N801  (used as a verb: with averaged(run))

@@ -34,6 +34,15 @@ def generate_from_run(
     return sample(trained.model, trained.tokenizer, prompt, settings=settings)
 
 
+def short_sample(run: str | Path, *, max_tokens: int, device: str = "auto") -> str:
+    """Return a text that a run's model makes up; nothing if the run has no tokenizer."""
+    trained = open_run(run, device=choose_device(device, Ranks()))
+    if trained.tokenizer is None:
+        return ""
+    settings = SampleSettings(max_tokens=max_tokens)
+    return "".join(sample(trained.model, trained.tokenizer, "\n", settings=settings))
+
+
 def export_run(
     run: str | Path,
     folder: str | Path,
