@@ -58,31 +58,32 @@ class Muon:
             if not with_gradient:
                 continue
             directions = self._directions(with_gradient, (rows, columns), momentum)
-            weights = [local_part(parameter) for parameter in with_gradient]
-            if settings.matrix_decay:
-                torch._foreach_mul_(weights, 1.0 - lr * settings.matrix_decay)
             length = max(1.0, rows / columns) ** 0.5
-            torch._foreach_add_(weights, directions, alpha=-lr * length)
+            for parameter, direction in zip(with_gradient, directions, strict=True):
+                weight = local_part(parameter)
+                if settings.matrix_decay:
+                    weight.mul_(1.0 - lr * settings.matrix_decay)
+                weight.add_(direction, alpha=-lr * length)
 
     def _directions(
         self, parameters: list[Tensor], shape: tuple[int, int], momentum: float
     ) -> list[Tensor]:
-        """Return the orthogonal directions, or this process's parts of them, in float32."""
+        """Return the orthogonal directions, or this process's parts of them, in bfloat16."""
         gradients = [local_part(p.grad) for p in parameters if p.grad is not None]
         momenta = [local_part(self.momenta[p]) for p in parameters]
         torch._foreach_lerp_(momenta, gradients, 1.0 - momentum)
         ahead = torch._foreach_lerp(gradients, momenta, momentum)  # Nesterov: one step further
         whole = [gathered(a, p) for a, p in zip(ahead, parameters, strict=True)]
-        stack = torch.cat([w.bfloat16().view(-1, *shape) for w in whole])
+        num_parts = [self.parts[p] for p in parameters]
+        stack = whole[0].new_empty((sum(num_parts), *shape), dtype=torch.bfloat16)
+        places = [place.flatten(0, 1) for place in stack.split(num_parts)]
+        torch._foreach_copy_(places, whole)
         if self.share_work and dist.is_initialized() and dist.get_world_size() > 1:
             stack = _orthogonalize_together(stack)
         else:
             stack = orthogonalize(stack)
-        pieces = stack.float().split([self.parts[p] for p in parameters])
-        return [
-            local_part(cut_like(d.reshape(p.shape), p))
-            for d, p in zip(pieces, parameters, strict=True)
-        ]
+        pieces = zip(stack.split(num_parts), parameters, strict=True)
+        return [local_part(cut_like(piece.reshape(p.shape), p)) for piece, p in pieces]
 
 
 def _orthogonalize_together(stack: Tensor) -> Tensor:

@@ -29,12 +29,11 @@ def orthogonalize(matrices: Tensor) -> Tensor:
 
     A matrix of zeros stays one.
     """
-    x = matrices
-    is_tall = x.shape[-2] > x.shape[-1]
-    if is_tall:
-        x = x.mT
-    norm = torch.linalg.vector_norm(x.float(), dim=(-2, -1), keepdim=True)
-    x = (x.float() / (norm * SAFETY + _TINY)).bfloat16()
+    is_tall = matrices.shape[-2] > matrices.shape[-1]
+    source = matrices.mT if is_tall else matrices
+    norm = torch.linalg.vector_norm(source, dim=(-2, -1), keepdim=True, dtype=torch.float32)
+    x = torch.empty_like(source, dtype=torch.bfloat16)
+    torch.mul(source, 1.0 / (norm * SAFETY + _TINY), out=x)  # one pass, whatever the types
     for a, b, c in POLAR_EXPRESS:
         gram = torch.bmm(x, x.mT)  # (N, m, m), of the shorter side m
         polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
