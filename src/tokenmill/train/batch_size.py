@@ -6,6 +6,7 @@ size, whose gradients add up to the same sum.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -153,7 +154,8 @@ def divisors(number: int) -> list[int]:
     >>> divisors(12)
     [1, 2, 3, 4, 6, 12]
     """
-    return [size for size in range(1, number + 1) if number % size == 0]
+    small = [size for size in range(1, math.isqrt(number) + 1) if number % size == 0]
+    return sorted({*small, *(number // size for size in small)})
 
 
 def _describe(share: Share, batch_size: int) -> Remembered:
