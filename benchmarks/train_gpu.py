@@ -35,9 +35,11 @@ PEAK_FLOPS = 989e12
 BATCH = ["--batch-tokens", str(BATCH_TOKENS), "--batch-size", str(BATCH_ROWS)]
 SIZE = ["--set", "model.context_length=1024", "--set", "model.vocab_size=50304"]
 MODERN = ["--preset", "owt-90m", *SIZE, *BATCH]
+OWT_IDS = 32_000
+OWT = ["--preset", "owt-90m", "--dtype", "uint16", "--set", f"model.vocab_size={OWT_IDS}"]
+OWT += ["--batch-size", "128"]
 SPEED_ROWS = {
     "gpt2 core, AdamW": ["--preset", "gpt2", *BATCH],
-    "owt-90m preset": ["--preset", "owt-90m", "--batch-size", "128"],
     "modern, FP8": [*MODERN, "--set", "compute.float8=true"],
     "modern, FP8 with head": [
         *MODERN,
@@ -81,6 +83,11 @@ def measure_speed(options: argparse.Namespace, files: tuple[Path, Path], *, best
         if not options.rows or options.rows in name:
             found = tokenmill(options.store, [*flags, *sets(options)], options)
             show_speed(name, found, best)
+        if name.startswith("gpt2"):
+            # Speed is a matter of the number of ids, not of which: these are not text any more.
+            folded = files[0].with_name("folded.bin")
+            (np.fromfile(files[0], dtype=np.uint16) % OWT_IDS).tofile(folded)
+            show_speed("owt-90m preset", tokenmill(folded, OWT, options), 0.0)
 
 
 def show_speed(name: str, found: list[dict[str, Any]], best: float) -> float:

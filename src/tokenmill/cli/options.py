@@ -108,8 +108,8 @@ def _option(field: dataclasses.Field[Any], hint: Any, doc: str) -> Callable[[Com
 
 def _click_type(hint: Any) -> Any:
     """Return the click type of an annotation: a Literal is a choice, `X | None` is X."""
-    if isinstance(hint, types.UnionType):
-        hint = next(arg for arg in hint.__args__ if arg is not type(None))
+    if typing.get_origin(hint) in {types.UnionType, typing.Union}:
+        hint = next(arg for arg in typing.get_args(hint) if arg is not type(None))
     if typing.get_origin(hint) is Literal:
         return click.Choice(list(hint.__args__))
     return hint
