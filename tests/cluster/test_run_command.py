@@ -69,6 +69,9 @@ def test_a_file_of_somebody_else_is_left_alone(capsys: pytest.CaptureFixture[str
         (["-N", "2", "verify", "s"], "runs on one node"),
         (["--array", "4", "verify", "s"], "--array is for tokenize"),
         (["--array", "4", "tokenize", "text.txt", "-o", "s.npy"], "name a folder"),
+        (["--array", "4", "tokenize", "text.txt", "-o", "s", "--share", "0/2"], "drop yours"),
+        (["--array", "4", "tokenize", "text.txt", "-o", "s", "--engine", "ray"], "drop one"),
+        (["-N", "2", "tokenize", "text.txt", "-o", "s", "--engine", "local"], "one node"),
         (["--no-such-flag", "tokenize", "text.txt", "-o", "s"], "No such option"),
         (["--conf", "slurm.slurm_bin_dir=/nowhere", "verify", "s"], "/nowhere/sbatch"),
     ],
@@ -101,6 +104,13 @@ def test_the_catalog_and_the_number_of_workers_travel_with_the_job():
     arguments = ["--catalog", "c.json", "run", "--no-submit", "tokenize", "text.txt", "-o", "s"]
     assert run([*arguments, "--workers", "3"]) == 0
     assert "-m tokenmill --catalog c.json tokenize text.txt -o s --workers 3)" in script()
+
+
+def test_training_uses_the_gpus_that_it_asks_for():
+    assert run(["run", "--no-submit", "--gpus-per-node", "4", "train", "text.txt"]) == 0
+    text = script("tokenmill-train.sh")
+    assert "#SBATCH --gres=gpu:4\n" in text
+    assert "--nproc-per-node=4 -m tokenmill train text.txt)" in text
 
 
 def test_the_folder_of_the_log_is_made():

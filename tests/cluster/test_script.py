@@ -45,7 +45,13 @@ HOSTILE = [
 ]
 
 
-def make(arguments: list[str] | None = None, *, ray: bool = False, **changes: Any) -> str:
+def make(
+    arguments: list[str] | None = None,
+    *,
+    ray: bool = False,
+    num_processes: int = 1,
+    **changes: Any,
+) -> str:
     """Return the script of a small job."""
     batch = BatchJob(
         cluster=resolve(ClusterSettings, changes.pop("cluster", {})),
@@ -54,6 +60,7 @@ def make(arguments: list[str] | None = None, *, ray: bool = False, **changes: An
         folder=str(Path.cwd()),
         python=sys.executable,
         ray=ray,
+        num_processes=num_processes,
     )
     return batch_script(batch)
 
@@ -261,6 +268,18 @@ def test_a_signal_stops_the_command_and_requeues_the_job_within_its_limit(
     done = run_script(text, tmp_path, STATE=state, SLURM_JOB_ID="7", SLURM_RESTART_COUNT=restarts)
     assert done.returncode == 75
     assert (b"requeued 7" in done.stdout) == requeued
+
+
+def test_training_on_several_gpus_has_a_process_for_each(tmp_path: Path):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "activate").touch()
+    stand_in(tmp_path, "scontrol", SCONTROL)
+    body = f"{SAY}; trap 'exit 1' TERM; kill -USR1 $PPID; while true; do sleep 0.05; done"
+    stand_in(tmp_path, "python3", body)  # torchrun leaves with 1 when it is told to stop
+    text = make(["x"], cluster={"environment": {"venv": str(tmp_path)}}, num_processes=8)
+    done = run_script(text, tmp_path, STATE="RUNNING", SLURM_JOB_ID="7")
+    torchrun = "-m|torch.distributed.run|--standalone|--nproc-per-node=8|-m|tokenmill|tokenize|x|"
+    assert done.stdout.decode().splitlines() == [torchrun, "requeued 7"]
 
 
 @pytest.mark.parametrize("code", [0, 4, 75])

@@ -80,6 +80,7 @@ def command(
         folder=str(Path.cwd()),
         python=sys.executable,
         ray=_uses_ray(verb, job),
+        num_processes=max(job.gpus_per_node, 1) if _verb_name(verb) == "train" else 1,
     )
     script = (submit_script or Path(f"{job.job_name}.sh")).expanduser().absolute()
     if not no_submit and job.num_shares:
@@ -163,6 +164,8 @@ def _check_array(verb: click.Context) -> None:
         raise ConfigError(f"--array is for tokenize, not for {_verb_name(verb)}", hint="drop it")
     if verb.params.get("dry_run") or is_single_file(verb.params["output"]):
         raise ConfigError("--array is for a run that writes a store: name a folder with -o")
+    if verb.params.get("share") is not None:
+        raise ConfigError("--array gives each of its tasks a --share: drop yours")
     if verb.params.get("engine") == "ray":
         raise ConfigError("--array works without Ray, and --engine ray asks for it: drop one")
 

@@ -18,6 +18,9 @@ MARK = "# Written by `tokenmill run`"
 RESUMABLE = 75
 """The exit code of a run that stopped at a safe point."""
 _TERMINATED = 128 + 15
+"""The exit code of a command that was told to stop before it could listen."""
+_TORCHRUN_STOPPED = 1
+"""The exit code of torchrun when it was told to stop, whatever its processes say."""
 
 _STOPPING = """\
 # Slurm warns before the time is up (USR1) and before it takes the nodes away (TERM): then tokenmill
@@ -46,7 +49,7 @@ done
 """
 _ENDING = """\
 case "$code/$reason" in
-    {resumable}/?* | {terminated}/?*) ;; # the second: it was told to stop before it could listen
+    {codes}) ;;
     *) exit "$code" ;;
 esac
 state=$({scontrol} show job -o "$SLURM_JOB_ID" | sed -n 's/.* JobState=\\([A-Z_]*\\).*/\\1/p')
@@ -76,14 +79,15 @@ class BatchJob:
     """The interpreter that has tokenmill, unless the environment settings bring one."""
     ray: bool = False
     """Whether a Ray cluster over the nodes is started for it."""
+    num_processes: int = 1
+    """Copies of the command that work together, each with a GPU: training, by torchrun."""
 
 
 def batch_script(batch: BatchJob) -> str:
     """Return the script of a job."""
     scontrol = quote(batch.cluster.slurm.program("scontrol"))
     ending = _ENDING.format(
-        resumable=RESUMABLE,
-        terminated=_TERMINATED,
+        codes=" | ".join(f"{code}/?*" for code in _stop_codes(batch)),
         scontrol=scontrol,
         max_restarts=batch.job.max_restarts,
     )
@@ -98,6 +102,12 @@ def batch_script(batch: BatchJob) -> str:
         ending,
     ]
     return "\n".join(sections)
+
+
+def _stop_codes(batch: BatchJob) -> list[int]:
+    """Return the exit codes that, after a signal, mean that the command can be continued."""
+    also = [_TORCHRUN_STOPPED] if batch.num_processes > 1 else []
+    return [RESUMABLE, _TERMINATED, *also]
 
 
 def finishing_job(batch: BatchJob) -> BatchJob:
@@ -183,6 +193,8 @@ def _conda(name: str) -> str:
 
 def _command(batch: BatchJob) -> Iterator[str]:
     words = " ".join(quote(argument) for argument in batch.arguments)
-    yield f'command=("${{python[@]}}" -m tokenmill {words})'
+    several = batch.num_processes
+    torchrun = f"-m torch.distributed.run --standalone --nproc-per-node={several} "
+    yield f'command=("${{python[@]}}" {torchrun if several > 1 else ""}-m tokenmill {words})'
     if batch.job.array is not None:
         yield f'command+=(--share "$SLURM_ARRAY_TASK_ID/{batch.job.num_shares}")'
