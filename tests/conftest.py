@@ -9,9 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rigs.ceph import Ceph, missing_programs, running_ceph
-from rigs.ray_cluster import RayRig, missing, ray_cluster
-from rigs.slurm import Slurm, slurm_rig, why_not
+from rigs import ceph as ceph_rig
+from rigs import ray_cluster as ray_rigs
+from rigs import slurm as slurm_rigs
+from rigs.ceph import Ceph, running_ceph
+from rigs.ray_cluster import RayRig, ray_cluster
+from rigs.slurm import Slurm, slurm_rig
+
+WHY_NOT = {
+    "ceph": ceph_rig.why_not,
+    "slurm": slurm_rigs.why_not,
+    "ray_rig": ray_rigs.missing,
+}
+"""Of each fixture that starts something real: what to ask for the reason why it cannot."""
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -38,12 +48,18 @@ def _rig_of(file: str) -> str:
     return found[1] if found else file
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip the tests of a rig that cannot run here: all from one line, so that one line says so."""
+    for name in getattr(item, "fixturenames", ()):
+        reason = WHY_NOT[name]() if name in WHY_NOT else None
+        if reason:
+            pytest.skip(reason)
+
+
 @pytest.fixture(scope="session")
 def ceph() -> Generator[Ceph]:
     """A real S3 server; mark its tests `cluster` and `xdist_group("ceph")`."""
-    missing = missing_programs()
-    if missing:
-        pytest.skip(f"NO OBJECT STORE WAS TESTED: {', '.join(missing)} missing; run `make rigs`")
     with running_ceph() as running:
         yield running
 
@@ -61,9 +77,6 @@ def s3_place(ceph: Ceph, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.fixture(scope="session")
 def slurm() -> Generator[Slurm]:
     """A real Slurm of two nodes; mark its tests `cluster` and `xdist_group("slurm")`."""
-    reason = why_not()
-    if reason is not None:
-        pytest.skip(reason)
     with slurm_rig() as running:
         yield running
 
@@ -71,8 +84,5 @@ def slurm() -> Generator[Slurm]:
 @pytest.fixture(scope="session")
 def ray_rig() -> Generator[RayRig]:
     """A real Ray cluster; mark its tests `cluster` and `xdist_group("ray")`."""
-    reason = missing()
-    if reason:
-        pytest.skip(reason)
     with ray_cluster([Path(__file__).parent / "engine"]) as running:
         yield running

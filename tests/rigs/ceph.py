@@ -90,9 +90,14 @@ class Ceph:
         return f"s3://{self.bucket}/{name or 'test'}-{uuid4().hex[:8]}"
 
 
-def missing_programs() -> list[str]:
-    """Return the programs of Ceph that this machine lacks."""
-    return [name for name in PROGRAMS if shutil.which(name) is None]
+def why_not() -> str | None:
+    """Return why Ceph cannot run here, or None."""
+    missing = [name for name in PROGRAMS if shutil.which(name) is None]
+    return (
+        f"NO OBJECT STORE WAS TESTED: {', '.join(missing)} missing; run `make rigs`"
+        if missing
+        else None
+    )
 
 
 @contextmanager
