@@ -63,10 +63,13 @@ def tiny(data: Path, out_dir: Path, **changes: Any) -> TrainSettings:
     """Return the settings of a small run; `changes` go over them."""
     layer = {**TINY, "data": str(data), "out_dir": str(out_dir), "device": "cpu"}
     for name, value in changes.items():
-        below = layer.get(name)
-        merge = isinstance(below, dict) and isinstance(value, dict)
-        layer[name] = {**below, **value} if merge else value
+        layer[name] = _merged(layer.get(name), value)
     return resolve_train_settings(layer)
+
+
+def _merged(below: Any, value: Any) -> Any:
+    both = isinstance(below, dict) and isinstance(value, dict)
+    return {**below, **value} if both else value
 
 
 def rows(out_dir: Path, kind: str) -> list[dict[str, Any]]:
