@@ -114,6 +114,19 @@ def test_a_job_that_is_warned_stops_requeues_and_continues(
     assert text.index("back into the queue") < text.index("continuing: ")
 
 
+def test_a_job_whose_node_is_taken_away_continues(login: LoginNode, corpus: Path, digest: str):
+    (job,) = login.submit(*SMALL, "tokenize", str(corpus), "-o", "store", *UNITS)
+    events = login.folder / "store" / "_run" / "events.jsonl"
+    wait_for_file(events, '"start"')
+    urgent = ("--partition=urgent", "--nodes=2", "--exclusive", "--output=/dev/null")
+    login.slurm.call("sbatch", *urgent, "--wrap=sleep 1")
+    log = login.folder / f"tokenmill-tokenize-{job}.log"
+    assert "stopped at a safe point; the job is " in wait_for_file(log, "stopped at a safe point")
+    assert login.digest("store") == digest
+    starts = [json.loads(e)["where"] for e in events.read_text().splitlines() if '"start"' in e]
+    assert [start.get("restarts", 0) for start in starts] == [0, 1]
+
+
 def test_a_ray_cluster_over_two_nodes_gives_the_same_bytes_also_when_it_is_stopped(
     login: LoginNode, corpus: Path, digest: str
 ):

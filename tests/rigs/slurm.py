@@ -1,5 +1,7 @@
 """A Slurm of two nodes on this machine, under a temporary folder, with keys and ports of its own.
 
+Jobs of its partition `urgent` take the nodes from those of `debug`, which go back into the queue.
+
 Everything that it starts is a child of this process and stays in the foreground, so stopping it is
 ending exactly these processes. It reads and writes nothing under /etc, /var and /run.
 """
@@ -59,8 +61,12 @@ NodeName={nodes[0]} NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=
 RealMemory=4000 State=UNKNOWN
 NodeName={nodes[1]} NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs={cpus} \
 RealMemory=4000 State=UNKNOWN
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 PartitionName=debug Nodes={nodes[0]},{nodes[1]} Default=YES MaxTime=INFINITE State=UP \
-OverSubscribe=NO
+OverSubscribe=NO PriorityTier=1
+PartitionName=urgent Nodes={nodes[0]},{nodes[1]} MaxTime=INFINITE State=UP \
+OverSubscribe=NO PriorityTier=10
 """
 
 
