@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tokenmill.errors import BusyError, ConfigError
+from tokenmill.errors import BusyError, ConfigError, StorageError
 from tokenmill.folder import Folder, map_ahead, open_folder
 from tokenmill.folder.scratch import scratch_path
 
@@ -141,6 +141,17 @@ def test_a_lock_is_held_by_one_at_a_time(folder: Folder):
     assert folder.holder("_run/lock") is None
     with other.lock("_run/lock"):
         assert folder.holder("_run/lock") is not None
+
+
+def test_a_store_that_does_not_tell_of_cut_uploads_is_used_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    def refuse(*_: object, **__: object) -> int:
+        raise StorageError("not allowed")
+
+    monkeypatch.setattr("tokenmill.folder.remote.abort_uploads", refuse)
+    open_folder("s3://bucket/a").sweep("")
+    assert "not looked for: not allowed" in caplog.text
 
 
 @pytest.mark.parametrize("place", [Path("s3://bucket/a"), "gs://bucket/a", "hf://org/name"])
