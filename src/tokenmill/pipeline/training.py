@@ -164,7 +164,11 @@ class TrainRun:
         self, settings: TrainSettings, output: Path, *, report: Report, total_bytes: int
     ) -> None:
         self.settings, self.output, self.report = settings, output, report
-        self.compiled = total_bytes >= _WORTH_COMPILING and can_compile()
+        is_large = total_bytes >= _WORTH_COMPILING
+        self.compiled = is_large and can_compile()
+        if is_large and not self.compiled:
+            slow = "without numba this takes some times as long: pip install 'tokenmill[fast]'"
+            report(Event(stage="count", message=slow))
         has_threads = self.compiled and has_fast_counter(named_pattern(settings.pattern))
         self.memory = MemoryPlan(
             memory_mib=settings.memory_mib,

@@ -48,7 +48,7 @@ _STEPS = 256
 _FIRST_PAIRS = 1 << 16
 _SPARE = 1 << 12
 _TO_BE_FOUND = -2
-_THRESHOLD_SHARE = 16
+_THRESHOLD_SHARE = 64
 
 
 def find_merges(
