@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,12 +12,14 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rigs.ceph import KEYS
 from rigs.cutting_proxy import CuttingProxy, cutting_proxy
 
 from tokenmill import remote
 from tokenmill.errors import ConfigError, DamageError, StorageError
 from tokenmill.files import list_files, open_input
 from tokenmill.remote import stream, uploads
+from tokenmill.remote.signing import Credentials, signed_request
 
 if TYPE_CHECKING:
     from rigs.ceph import Ceph
@@ -203,6 +206,26 @@ def test_places_are_folders_objects_and_globs(s3_place: str):
     assert found(f"{s3_place}/a/deep/.*") == ["a/deep/.z.txt"]
     with pytest.raises(ConfigError, match="no object matches"):
         found(f"{s3_place}/a/**/.z.txt")
+
+
+def test_the_marks_that_other_programs_leave_are_no_objects(ceph: Ceph, s3_place: str):
+    root = s3_place.removeprefix(f"s3://{ceph.bucket}/")
+    for key in (f"{root}/a/", f"{root}/a/b/", f"{root}/a/b/c.txt", f"{root}/odd//name"):
+        put_any_key(ceph, key)
+    found = [info.path for info in remote.list_objects(f"{s3_place}/a")]
+    assert found == [f"{s3_place}/a/b/c.txt"]
+    put_any_key(ceph, f"{root}/empty/")
+    assert remote.list_objects(f"{s3_place}/empty") == []
+    with pytest.raises(StorageError, match=r"odd//name.*empty path segment"):
+        remote.list_objects(f"{s3_place}/odd")
+
+
+def put_any_key(ceph: Ceph, key: str) -> None:
+    """Write an empty object, with a key that obstore would refuse."""
+    address, keys = f"{ceph.endpoint}/{ceph.bucket}/{key}", Credentials(*KEYS)
+    request = signed_request("PUT", address, credentials=keys, region="us-east-1")
+    with urllib.request.urlopen(request, timeout=30):
+        pass
 
 
 def test_deleting_what_is_not_there_is_fine(s3_place: str):

@@ -176,7 +176,7 @@ def translated(url: str, function: Callable[[], T]) -> T:
     except (exceptions.BaseError, FileNotFoundError, PermissionError, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # of a local file that is sent
-        fault = read_fault(str(error))
+        fault = read_fault(str(error), is_network=isinstance(error, exceptions.GenericError))
         if isinstance(error, FileNotFoundError) and fault.status is None:
             fault = Fault(404, "NoSuchKey")
     raise FaultError(fault)

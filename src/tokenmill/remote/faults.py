@@ -12,6 +12,8 @@ from tokenmill.remote.urls import split_url
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _REASONS = re.compile(r'message: \\?"([^"\\]+)|error: "([^"]+)"')
+ODD = 0
+_LONGEST_DETAIL = 300
 _TRANSIENT_STATUS = {408, 425, 429, 500, 502, 503, 504}
 _TRANSIENT_CODES = {"RequestTimeout", "SlowDown", "InternalError", "ServiceUnavailable"}
 _EXPIRED = {"ExpiredToken", "TokenRefreshRequired", "ExpiredTokenException"}
@@ -45,7 +47,7 @@ class Fault:
     """One failed request."""
 
     status: int | None
-    """What the server answered; None if it did not."""
+    """What the server answered; None if it did not, `ODD` if that is not what is wrong."""
     code: str = ""
     """The server's own word for it."""
     detail: str = ""
@@ -74,9 +76,14 @@ class Fault:
         return self.status in _FORBIDDEN
 
 
-def read_fault(text: str) -> Fault:
-    """Find the facts in the long text of a failed request."""
+def read_fault(text: str, *, is_network: bool = True) -> Fault:
+    """Find the facts in the long text of a failed request.
+
+    `is_network` tells whether it may have failed on the way; else only an answer can say why.
+    """
     status, code = _STATUS.search(text), _CODE.search(text)
+    if status is None and not is_network:
+        return Fault(ODD, detail=" ".join(text.partition("\n")[0].split())[:_LONGEST_DETAIL])
     reasons = [first or second for first, second in _REASONS.findall(text)]
     detail = "no answer in time" if "Timeout" in text or "TimedOut" in text else "no answer"
     return Fault(
@@ -95,6 +102,8 @@ def storage_fault(url: str, fault: Fault, *, account: Account) -> StorageError:
             f"{where} cannot be reached: {_scrubbed(fault.detail, account)}",
             hint="check AWS_ENDPOINT_URL and the network, then run the same command again",
         )
+    if fault.status == ODD:
+        return StorageError(f"{where}: {_scrubbed(fault.detail, account)}")
     code = fault.code or ("AccessDenied" if fault.is_refusal else "")
     meaning, hint = _MEANINGS.get(code, ("", None))
     said = " ".join(word for word in (str(fault.status), fault.code) if word)

@@ -35,13 +35,13 @@ def list_objects(prefix: str) -> list[FileInfo]:
     `s3://b/p` gives `s3://b/p/x`, but not `s3://b/pq`. The empty objects that some programs make
     to stand for folders are left out.
     """
-    bucket, _ = split_url(prefix)
+    bucket, root = split_url(prefix)
 
     def once(store: Any, key: str) -> list[Any]:
         return [item for page in library().list(store, prefix=key or None) for item in page]
 
     found = call(prefix, once)
-    folders = {folder for item in found for folder in _folders(item["path"])}
+    folders = {root, *(folder for item in found for folder in _folders(item["path"]))}
     infos = [
         _info(f"{SCHEME}{bucket}/{item['path']}", item)
         for item in found

@@ -224,7 +224,8 @@ def _check_apart(source: str, target: str) -> None:
     if one.startswith(other) or other.startswith(one):
         raise ConfigError(f"{source} and {target} lie in each other: choose places apart")
     if not is_remote(source) and not os.path.isdir(source):  # noqa: PTH112
-        raise ConfigError(f"{source}: no such folder", hint="check the spelling")
+        what = "a file" if os.path.isfile(source) else "no such folder"  # noqa: PTH113
+        raise ConfigError(f"{source}: {what}", hint="name a folder, or the folder of the file")
 
 
 def _list(root: str) -> dict[str, FileInfo]:
