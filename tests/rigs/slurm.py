@@ -218,10 +218,10 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 def _num_idle(rig: Slurm) -> int:
     try:
-        states = rig.call("sinfo", "--noheader", "--Node", "--format", "%N %T").splitlines()
+        lines = rig.call("sinfo", "--noheader", "--Node", "--format", "%N %T").splitlines()
     except subprocess.CalledProcessError:  # the controller is not there yet
         return 0
-    return sum(line.endswith(" idle") for line in states)
+    return len({line for line in lines if line.endswith(" idle")})  # one for each partition
 
 
 def _end_jobs(rig: Slurm) -> None:
