@@ -164,6 +164,21 @@ def test_one_product_in_8_bits_is_close_in_both_directions():
         assert (one - other).norm() / other.norm() < 0.1
 
 
+def test_muon_moves_matrices_as_on_the_cpu():
+    moved = []
+    for device in ("cpu", "cuda"):
+        model = GPT(SETTINGS).to(device)
+        optimizers = make_optimizers(model, OptimizerSettings())
+        generator = torch.Generator().manual_seed(0)
+        for parameter in model.parameters():
+            noise = torch.empty(parameter.shape).normal_(generator=generator)
+            parameter.grad = noise.to(device)
+        optimizers.step(0)
+        moved.append({name: p.detach().cpu() for name, p in model.named_parameters()})
+    for name, expected in moved[0].items():
+        torch.testing.assert_close(moved[1][name], expected, rtol=0, atol=2e-3, msg=name)
+
+
 def test_it_learns_on_the_gpu():
     model = make_model(BFLOAT16)
     run = torch.compile(model, fullgraph=True, dynamic=False)

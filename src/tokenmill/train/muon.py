@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tokenmill.train.optimizer_settings import OptimizerSettings
-from tokenmill.train.orthogonalize import orthogonalize
+from tokenmill.train.orthogonalize import orthogonalize, product_dtype
 from tokenmill.train.schedule import momentum_warmup
 from tokenmill.train.sharded import cut_like, gathered, local_part
 
@@ -68,14 +68,15 @@ class Muon:
     def _directions(
         self, parameters: list[Tensor], shape: tuple[int, int], momentum: float
     ) -> list[Tensor]:
-        """Return the orthogonal directions, or this process's parts of them, in bfloat16."""
+        """Return the orthogonal directions, or this process's parts of them."""
         gradients = [local_part(p.grad) for p in parameters if p.grad is not None]
         momenta = [local_part(self.momenta[p]) for p in parameters]
         torch._foreach_lerp_(momenta, gradients, 1.0 - momentum)
         ahead = torch._foreach_lerp(gradients, momenta, momentum)  # Nesterov: one step further
         whole = [gathered(a, p) for a, p in zip(ahead, parameters, strict=True)]
         num_parts = [self.parts[p] for p in parameters]
-        stack = whole[0].new_empty((sum(num_parts), *shape), dtype=torch.bfloat16)
+        dtype = product_dtype(whole[0].device)
+        stack = whole[0].new_empty((sum(num_parts), *shape), dtype=dtype)
         places = [place.flatten(0, 1) for place in stack.split(num_parts)]
         torch._foreach_copy_(places, whole)
         if self.share_work and dist.is_initialized() and dist.get_world_size() > 1:

@@ -3,7 +3,8 @@
 A matrix G = U S V^T is turned into about U V^T: all directions get the same length. Each step
 applies an odd polynomial to the singular values; the five polynomials are those of the Polar
 Express (Amsel, Persson, Musco and Gower, 2025), which bring any value of [1e-3, 1] near 1 as fast
-as five of degree 5 can. The products are of whole stacks in bfloat16.
+as five of degree 5 can. Products are of whole stacks, on CUDA in bfloat16, elsewhere in float32:
+CPUs without instructions for bfloat16 would need twenty times as long.
 """
 
 from __future__ import annotations
@@ -24,15 +25,20 @@ SAFETY = 1.02
 _TINY = 1e-7
 
 
+def product_dtype(device: torch.device) -> torch.dtype:
+    """Return what products are done in on a device."""
+    return torch.bfloat16 if device.type == "cuda" else torch.float32
+
+
 def orthogonalize(matrices: Tensor) -> Tensor:
-    """Return a stack (N, rows, columns) with singular values near 1, in bfloat16.
+    """Return a stack (N, rows, columns) with singular values near 1, in `product_dtype`.
 
     A matrix of zeros stays one.
     """
     is_tall = matrices.shape[-2] > matrices.shape[-1]
     source = matrices.mT if is_tall else matrices
     norm = torch.linalg.vector_norm(source, dim=(-2, -1), keepdim=True, dtype=torch.float32)
-    x = torch.empty_like(source, dtype=torch.bfloat16)
+    x = torch.empty_like(source, dtype=product_dtype(source.device))
     torch.mul(source, 1.0 / (norm * SAFETY + _TINY), out=x)  # one pass, whatever the types
     for a, b, c in POLAR_EXPRESS:
         gram = torch.bmm(x, x.mT)  # (N, m, m), of the shorter side m
