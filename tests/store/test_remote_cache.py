@@ -259,6 +259,7 @@ def test_killed_writers_leave_a_cache_that_works(tmp_path: Path):
         process = SPAWN.Process(target=_put_for_ever, args=(cache,))
         process.start()
         while not cache.used_bytes():
+            assert process.exitcode is None
             time.sleep(0.01)
         time.sleep(0.05)
         process.kill()
