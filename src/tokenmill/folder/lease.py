@@ -80,8 +80,8 @@ class Lease:
             self._look()
         if self._taken_by is not None:
             raise BusyError(
-                f"{self.url}: taken over by another run ({self._taken_by}): this one was not "
-                f"heard of for {STALE_SECONDS:.0f} seconds",
+                f"{self.url.rpartition('/')[0]}: taken over by another run ({self._taken_by}): "
+                f"this one was not heard of for {STALE_SECONDS:.0f} seconds",
                 hint="leave the work to it; `tokenmill status` shows how far it is",
             )
 
@@ -159,14 +159,14 @@ def _busy(url: str, holder: Holder) -> BusyError:
 
 def _latest(url: str) -> tuple[int, Holder | None]:
     """Return the lease that counts and its number; (0, None): there never was one."""
-    names = [info.path.rpartition("/")[2] for info in list_objects(url)]
-    numbers = [int(name.removesuffix(".json")) for name in names]
+    stems = (info.path.rpartition("/")[2].removesuffix(".json") for info in list_objects(url))
+    numbers = [int(stem) for stem in stems if stem.isdecimal()]
     if not numbers:
         return 0, None
     number = max(numbers)
     try:
         return number, _HOLDERS.decode(read_object(_name(url, number)))
-    except FileNotFoundError:  # a newer one came, and this one went
+    except (FileNotFoundError, msgspec.DecodeError):  # a newer one came, or it is not ours
         return number, None
 
 
