@@ -130,7 +130,7 @@ def test_a_job_whose_node_is_taken_away_continues(login: LoginNode, corpus: Path
 def test_a_ray_cluster_over_two_nodes_gives_the_same_bytes_also_when_it_is_stopped(
     login: LoginNode, corpus: Path, digest: str
 ):
-    before = set(Path("/tmp").glob("tokenmill-*"))
+    before = set(Path("/tmp").glob("tokenmill-ray-*"))
     flags = ("-N", "2", "-c", "2", "--mem", "1000M")
     units = ("--unit-bytes", "16000", "--shard-tokens", "200000")
     (job,) = login.submit(*flags, "tokenize", str(corpus), "-o", "store", *units)
@@ -139,10 +139,10 @@ def test_a_ray_cluster_over_two_nodes_gives_the_same_bytes_also_when_it_is_stopp
     log = login.folder / f"tokenmill-tokenize-{job}.log"
     wait_for_file(log, "back into the queue", seconds=120)
     assert "Ray is ready with 4 cores" in log.read_text()
-    assert set(Path("/tmp").glob("tokenmill-*")) == before  # the first cluster is gone
+    assert set(Path("/tmp").glob("tokenmill-ray-*")) == before  # the first cluster is gone
     assert login.digest("store") == digest
     assert log.read_text().count("Ray is ready with 4 cores") == 2
-    assert set(Path("/tmp").glob("tokenmill-*")) == before
+    assert set(Path("/tmp").glob("tokenmill-ray-*")) == before
 
 
 def test_the_status_shows_the_jobs_of_a_run(login: LoginNode, corpus: Path):

@@ -28,7 +28,7 @@ ray+=(--object-store-memory={store} --disable-usage-stats {ports})
 other_nodes=$((SLURM_JOB_NUM_NODES - 1))
 on_others=({srun} --nodes="$other_nodes" --ntasks="$other_nodes" --ntasks-per-node=1)
 on_others+=(--cpus-per-task={cpus} --exclude="$SLURMD_NODENAME" --export=ALL --no-kill)
-ray_folder=$(mktemp -d /tmp/tokenmill-XXXXXXXX) || exit 5 # short: sockets are in it
+ray_folder=$(mktemp -d /tmp/tokenmill-ray-XXXXXX) || exit 5 # short: sockets are in it
 head='' workers=''
 end_ray() {{
     local deadline=$((SECONDS + 40)) pid
