@@ -217,8 +217,8 @@ def _plain_line(event: Event, rates: Rates) -> str:
         parts.append(f"{count(event.num_documents)} documents")
     if event.num_tokens:
         parts.append(f"{count(event.num_tokens)} tokens")
-    if byte_rate:
-        parts.append(f"{count(byte_rate)}{unit}/s")
+    if byte_rate and unit == "B":
+        parts.append(f"{count(byte_rate)}B/s")
     if token_rate:
         parts.append(f"{count(token_rate)} tokens/s")
     return f"{event.stage}: {', '.join(parts + _rest(event, left))}"

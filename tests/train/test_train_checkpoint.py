@@ -128,7 +128,7 @@ def hurt(path: Path, damage: str) -> None:
     elif damage == "cut":
         path.write_bytes(data[:-9])
     else:
-        place = data.index(b'"step"') + 9 if path.suffix == ".json" else len(data) - 3
+        place = data.index(b'"step"') + 8 if path.suffix == ".json" else len(data) - 3
         path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
 
 

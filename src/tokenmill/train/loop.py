@@ -155,11 +155,6 @@ def write_row(run: Run, lap: Lap, gradient_norm: Tensor | None) -> None:
     losses = read_pending(run)
     run.pending = []
     loss = sum(losses) / len(losses)
-    if not math.isfinite(loss):
-        raise ConfigError(
-            f"the loss is {loss} at step {run.step:,}: training has diverged",
-            hint="a smaller --lr, a longer schedule.warmup_steps or a smaller --grad-clip",
-        )
     norm = None if gradient_norm is None else float(whole(gradient_norm))
     seconds, tokens, stall = lap.take(run)
     bits = None
@@ -260,12 +255,21 @@ def save(run: Run, lap: Lap) -> None:
 
 
 def read_pending(run: Run) -> list[float]:
-    """Return the losses since the last row, of all ranks together: here the host waits."""
-    known = [float(loss) for loss in run.pending if not isinstance(loss, Tensor)]
+    """Return the losses since the last row, of all ranks together: here the host waits.
+
+    One that is no number is an error, also before a checkpoint: weights that are spoilt must not
+    take the place of good ones.
+    """
+    losses = [float(loss) for loss in run.pending if not isinstance(loss, Tensor)]
     new = [loss for loss in run.pending if isinstance(loss, Tensor)]
-    if not new:
-        return known
-    return known + run.ranks.sum(torch.stack(new)).tolist()
+    if new:
+        losses += run.ranks.sum(torch.stack(new)).tolist()
+    if not all(map(math.isfinite, losses)):
+        raise ConfigError(
+            f"the loss is no number before step {run.step:,}: training has diverged",
+            hint="a smaller --lr, a longer schedule.warmup_steps or a smaller --grad-clip",
+        )
+    return losses
 
 
 class Lap:
