@@ -138,7 +138,7 @@ class RemoteFolder:
 
     def open(self, name: str) -> BinaryIO:
         """Open an object, buffered."""
-        return io.BufferedReader(open_object(self.where(name)))  # pyright: ignore
+        return io.BufferedReader(open_object(self.where(name)))  # pyright: ignore[reportArgumentType]
 
     def reader(self, name: str) -> RemoteReader:
         """Return what reads an object by ranges."""
