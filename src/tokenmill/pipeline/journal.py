@@ -54,7 +54,7 @@ _SHARDS = msgspec.json.Decoder(FinishedShard)  # made once: see `_RECEIPTS`
 
 
 class Journal:
-    """The files under `_run/`. All writing is by the process that holds the lock."""
+    """The files under `_run/`. Tasks leave receipts; the rest is for the holder of the lock."""
 
     def __init__(self, folder: Folder) -> None:
         self.folder = folder
@@ -112,9 +112,10 @@ class Journal:
         return found
 
     def write_shard(self, shard: FinishedShard) -> None:
-        """Record a shard that is there under its final name."""
+        """Record a shard that is there under its final name; every attempt writes the same."""
         name = f"{SHARDS_FOLDER}/{shard.split}_{shard.index:06d}.json"
-        self.folder.write(name, msgspec.json.encode(shard))
+        # not synced: after a power loss a shard without its entry is made again
+        self.folder.write(name, msgspec.json.encode(shard), sync=False)
 
     def num_done(self) -> tuple[int, int]:
         """Count the finished units and shards."""

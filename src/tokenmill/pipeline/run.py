@@ -312,9 +312,8 @@ class Run:
                     yield ShardTask(self.output, self.threshold, layout)
 
     def _finish_shard(self, shard: FinishedShard) -> None:
-        """Record a shard, and remove the parts that only it needed: bounds the disk in use."""
+        """Note a shard, and remove the parts that only it needed: bounds the disk in use."""
         key = shard.split, shard.index
-        self.journal.write_shard(shard)
         self.shards[key] = shard
         layout = self.in_work.pop(key, None)
         if layout is None:
