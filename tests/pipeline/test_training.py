@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from tokenmill.pipeline import train_tokenizer, training
 from tokenmill.pipeline.count_words import CountReceipt, CountTask, add_up_part, count_unit
 from tokenmill.pipeline.train_memory import MIN_MEMORY_MIB, MemoryPlan
 from tokenmill.pipeline.word_files import NUM_PARTS
-from tokenmill.tokenizer import WordCounts, train_merges
+from tokenmill.progress import Event
+from tokenmill.tokenizer import WordCounts, can_compile, train_merges
 
 PLAIN = {"vocab_size": 600, "held_out": 0.0, "workers": 1}
 
@@ -77,6 +79,22 @@ def test_units_workers_and_memory_make_no_difference(
         patch.setattr(training, "_WORTH_COMPILING", 1 << 60)
         once = train_tokenizer(text, tmp_path / "a", **PLAIN)
     assert once.fingerprint == again.fingerprint
+
+
+def test_without_numba_training_is_the_same_and_says_what_is_missing(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(training, "_WORTH_COMPILING", 0)
+    once = train_tokenizer(text, tmp_path / "a", **PLAIN)
+    monkeypatch.setitem(sys.modules, "tokenmill.tokenizer.fast_words", None)  # as if it failed
+    can_compile.cache_clear()
+    events: list[Event] = []
+    try:
+        again = train_tokenizer(text, tmp_path / "b", report=events.append, **PLAIN)
+    finally:
+        can_compile.cache_clear()
+    assert once.fingerprint == again.fingerprint
+    assert any("tokenmill[fast]" in event.message for event in events)
 
 
 @pytest.mark.usefixtures("compiled")
