@@ -115,8 +115,12 @@ def spread(model: nn.Module, ranks: Ranks, *, blocks: list[nn.Module]) -> nn.Mod
             gradient_as_bucket_view=True,
         )
     if ranks.parallel == "fsdp":
-        from torch.distributed.fsdp import fully_shard
-
+        try:
+            from torch.distributed.fsdp import fully_shard
+        except ImportError as error:
+            raise ConfigError(
+                f"torch {torch.__version__} has no FSDP2", hint="install torch 2.6 or newer"
+            ) from error
         for block in blocks:
             fully_shard(block)
         fully_shard(model)
