@@ -113,6 +113,17 @@ def test_an_interrupted_copy_is_no_store_and_is_continued(
     assert verify(tmp_path / "copy", "full").ok
 
 
+def test_an_interrupt_of_the_user_stops_it_and_leaves_no_partial_files(store: Path, tmp_path: Path):
+    def interrupt(event: Event) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sync(store, tmp_path / "copy", report=interrupt)
+    left = names(tmp_path / "copy")
+    assert left <= names(store) - {"metadata.json"}
+    assert not [name for name in left if name.endswith(".partial")]
+
+
 def test_a_plain_folder_is_copied_too(tmp_path: Path):
     raw, copy = tmp_path / "raw", tmp_path / "copy"
     (raw / "en").mkdir(parents=True)
