@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -50,7 +51,6 @@ def local_digest(chosen: TokenizeSettings, output: Path) -> str:
         {"max_tokens": 9_001},
         {"max_tokens": 9_001, "shuffle": 1},
         {"max_tokens": 5_000, "sample": True},
-        {"workers": 3},
     ],
     ids=str,
 )
@@ -64,6 +64,15 @@ def test_shares_and_then_the_plain_run_give_the_bytes_of_one_run(
         tokenize_share(chosen, str(output), parse_share(f"{k}/3"))
     assert local_digest(chosen, output) == expected
     assert verify(output, level="full").ok
+
+
+def test_a_share_on_several_processes_gives_the_same_bytes(
+    corpus: Path, tiny_tokenizer: Path, tmp_path: Path
+):
+    chosen = settings(corpus, tiny_tokenizer)
+    expected = local_digest(chosen, tmp_path / "whole")
+    tokenize_share(replace(chosen, workers=3), str(tmp_path / "store"), parse_share("0/1"))
+    assert local_digest(chosen, tmp_path / "store") == expected
 
 
 def test_a_share_makes_its_own_units_and_makes_them_once(
