@@ -335,3 +335,24 @@ def test_a_cluster_that_is_not_there_is_an_error_and_nothing_is_lost(
     assert "Traceback" not in done.stderr
     assert finish(command(corpus, output, tiny_tokenizer)).returncode == 0
     assert tokenmill.open_store(output).digest == local_digests["plain"]
+
+
+# -- training
+
+
+def test_a_tokenizer_trained_on_a_cluster_is_the_one_of_one_machine(
+    ray_rig: RayRig, corpus: Path, tmp_path: Path
+):
+    ray_rig.resize(2)
+    settings: dict[str, Any] = {"vocab_size": 300, "unit_bytes": 20_000, "held_out": 0.1}
+    here = tokenmill.train_tokenizer(corpus, tmp_path / "here", **settings)
+    where = {"engine": "ray", "address": ray_rig.address}
+    there = tokenmill.train_tokenizer(corpus, tmp_path / "there", **where, **settings)
+    assert there.fingerprint == here.fingerprint
+    reports = [
+        json.loads((tmp_path / name / "report.json").read_text()) for name in ("here", "there")
+    ]
+    for report in reports:
+        for name in ("seconds", "peak_memory_mib"):
+            del report[name]
+    assert reports[0] == reports[1]

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import msgspec
 
-from tokenmill.engine import RayCluster, RayEngine, resolve_workers
+from tokenmill.engine import LATE_SECONDS, RayCluster, RayEngine, resolve_workers
 from tokenmill.errors import StorageError
 from tokenmill.folder import Folder, open_folder
 from tokenmill.pipeline.context import leave_run
@@ -109,7 +109,13 @@ def opening_cluster(settings: ClusterSettings, warm: Any) -> Generator[Opening |
         opening.close()
 
 
-def engine_on(opening: Opening, settings: ClusterSettings, folder: Folder) -> RayEngine:
+def engine_on(
+    opening: Opening,
+    settings: ClusterSettings,
+    folder: Folder,
+    *,
+    late_seconds: float = LATE_SECONDS,
+) -> RayEngine:
     """Return an engine whose workers see `folder`; one that does not is an error."""
     mark = Mark(folder.place, uuid4().hex)
     folder.write(MARK_NAME, mark.id.encode())
@@ -117,7 +123,8 @@ def engine_on(opening: Opening, settings: ClusterSettings, folder: Folder) -> Ra
     workers = settings.workers
     if workers is not None and workers <= 0:
         workers = max(cluster.num_cpus() * 3 // 4, 1)
-    return RayEngine(cluster, workers=workers, before=(check_mark, mark))
+    before = check_mark, mark
+    return RayEngine(cluster, workers=workers, before=before, late_seconds=late_seconds)
 
 
 def check_mark(mark: Mark) -> None:

@@ -49,6 +49,10 @@ class TrainSettings:
     """What to do with a broken document: stop, or count it and go on."""
     workers: int | None = None
     """Processes; by default one for each core, 0 or less: 75% of the cores."""
+    engine: Literal["local", "ray"] = "local"
+    """Where words are counted: on this machine, or on a Ray cluster."""
+    address: str | None = None
+    """Of the Ray cluster, host:port; else RAY_ADDRESS, else one is started on this machine."""
     max_document_bytes: int = 512 * MEBIBYTE
     """A longer document counts as broken."""
     unit_bytes: int | None = None
@@ -69,6 +73,8 @@ class TrainSettings:
         for name, minimum in minima.items():
             if getattr(self, name) < minimum:
                 raise ConfigError(f"{name} must be at least {minimum}, got {getattr(self, name)}")
+        if self.address is not None and self.engine != "ray":
+            raise ConfigError("address is that of a Ray cluster: give --engine ray as well")
         if not 0 <= self.held_out < 1:
             raise ConfigError(f"held_out must be at least 0 and below 1, got {self.held_out}")
         single = [token for token in self.special if len(token.encode()) == 1]
@@ -78,7 +84,13 @@ class TrainSettings:
     def content(self) -> dict[str, Any]:
         """Return the settings that decide the tokenizer, as JSON-able values."""
         fields = dataclasses.asdict(self)
-        for name in ("workers", "on_error", "catalog"):  # how it runs, not what comes out
+        for name in (
+            "workers",
+            "engine",
+            "address",
+            "on_error",
+            "catalog",
+        ):  # how it runs, not what comes out
             del fields[name]
         return fields | {"sources": list(self.sources), "special": list(self.special)}
 

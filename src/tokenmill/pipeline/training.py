@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 import shutil
 import time
@@ -14,9 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenmill.config import resolve
-from tokenmill.engine import LocalEngine, ProcessEngine, resolve_workers
+from tokenmill.engine import Engine, LocalEngine, ProcessEngine, resolve_workers
 from tokenmill.errors import ConfigError
 from tokenmill.files import atomic_write, exclusive_lock, storage_error
+from tokenmill.folder import open_folder
+from tokenmill.pipeline.cluster_engine import engine_on, opening_cluster
 from tokenmill.pipeline.count_words import (
     CountReceipt,
     CountTask,
@@ -145,9 +148,14 @@ def train(
             _check_record(record, output)
             if (output / REPORT_NAME).exists():
                 return read_report(output)
-            run = TrainRun(settings, output, report=report, total_bytes=total_bytes)
-            run.count(units)
-            return run.finish(on_merge)
+            with opening_cluster(settings, count_unit) as cluster:
+                run = TrainRun(settings, output, report=report, total_bytes=total_bytes)
+                if cluster is not None:
+                    # no second attempts: both would write the same files
+                    folder = open_folder(output)
+                    run.cluster = engine_on(cluster, settings, folder, late_seconds=math.inf)
+                run.count(units)
+                return run.finish(on_merge)
     except OSError as error:
         raise storage_error(error) from error
 
@@ -164,6 +172,7 @@ class TrainRun:
         self, settings: TrainSettings, output: Path, *, report: Report, total_bytes: int
     ) -> None:
         self.settings, self.output, self.report = settings, output, report
+        self.cluster: Engine | None = None
         is_large = total_bytes >= _WORTH_COMPILING
         self.compiled = is_large and can_compile()
         if is_large and not self.compiled:
@@ -290,9 +299,11 @@ class TrainRun:
     def _run(
         self, function: Callable[[Any], Any], tasks: list[Any], *, num_processes: int
     ) -> Iterator[Any]:
-        """Run tasks in worker processes, or here where one suffices."""
+        """Run tasks on a cluster, in worker processes, or here where one suffices."""
         num_processes, num_threads = min(num_processes, len(tasks)), self.memory.threads
-        if num_processes > 1:
+        if self.cluster is not None:
+            results = self.cluster.run(function, tasks)
+        elif num_processes > 1:
             results = ProcessEngine(num_processes, num_threads=num_threads).run(function, tasks)
         else:
             results = LocalEngine(num_threads).run(function, tasks)
