@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -195,32 +196,37 @@ def test_shares_that_overlap_with_each_other_and_with_the_run_agree(
     assert verify(output, level="full").ok
 
 
-def kill_shares(plain: list[str], output: Path, *, num_kills: int, rng: random.Random) -> None:
-    """Run shares, killing some at random times; then the plain command, killed as well."""
-    patience, kills = 0.5, 0
-    while kills < num_kills and not (output / "metadata.json").exists():
-        shares = [[*plain, "--share", f"{k}/2"] for k in (0, 1)]
-        chosen = rng.choice([*shares, plain])
-        process = subprocess.Popen(chosen, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            process.wait(timeout=rng.uniform(0.3, patience))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            kills += 1
-        patience *= 1.1  # so that it gets done in the end
+def kill_some(plain: list[str], *, patience: float, rng: random.Random) -> bool:
+    """Start a share or the whole run, and tell whether it was killed before it was done."""
+    shares = [[*plain, "--share", f"{k}/2"] for k in (0, 1)]
+    process = subprocess.Popen(
+        rng.choice([*shares, plain]), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        process.wait(timeout=rng.uniform(0.3, patience))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        return True
+    return False
 
 
 def check_killed_shares(folder: Path, corpus: Path, tokenizer: Path, *, num_kills: int) -> None:
+    """Kill shares and runs at random times, over as many stores as it takes."""
     expected = local_digest(settings(corpus, tokenizer), folder / "whole")
-    output, rng = folder / "store", random.Random(num_kills)
-    plain = [*command(corpus, output, tokenizer), *UNITS]
-    kill_shares(plain, output, num_kills=num_kills, rng=rng)
-    run(plain).check_returncode()
-    assert tokenmill.open_store(output).digest == expected
-    assert verify(output, level="full").ok
-    names = {path.name for path in output.rglob("*")}
-    assert not [name for name in names if name.endswith((".partial", ".part"))]
+    rng = random.Random(num_kills)
+    while num_kills > 0:
+        output, patience = folder / "store", 0.5
+        plain = [*command(corpus, output, tokenizer), *UNITS]
+        while num_kills > 0 and not (output / "metadata.json").exists():
+            num_kills -= kill_some(plain, patience=patience, rng=rng)
+            patience *= 1.1  # so that it gets done in the end
+        run(plain).check_returncode()
+        assert tokenmill.open_store(output).digest == expected
+        assert verify(output, level="full").ok
+        names = {path.name for path in output.rglob("*")}
+        assert not [name for name in names if name.endswith((".partial", ".part"))]
+        shutil.rmtree(output)
 
 
 def test_shares_that_are_killed_lose_nothing(corpus: Path, tiny_tokenizer: Path, tmp_path: Path):
