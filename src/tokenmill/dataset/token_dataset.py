@@ -55,8 +55,7 @@ def get_dataset(  # noqa: PLR0913  (each is a choice that a user makes in this o
         packing: `concat`, `best-fit`, `pad` or `sliding`.
         split: Of a store, one of its splits; `train` unless given. With `validation`, the part of
             the items: `train`, or `validation` alias `val`; both if not given.
-        validation: Which of the items are for validation: the last ones, either so many or, below
-            1, this part of them, rounded up.
+        validation: How many of the last items are for validation; below 1, which part of them.
         output: Items as tensors or as arrays.
         document_mask: Whether items carry the dense mask (T, T) of documents.
         mask_boundaries: Whether the last token of a document predicts nothing.
