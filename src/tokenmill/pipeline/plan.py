@@ -16,7 +16,11 @@ from tokenmill.store import choose_dtype
 from tokenmill.tokenizer import Tokenizer, load_tokenizer
 
 SMALLEST_UNIT = 8 * MEBIBYTE
-LARGEST_UNIT = 64 * MEBIBYTE
+LARGE_UNIT = 64 * MEBIBYTE
+LARGEST_UNIT = 1024 * MEBIBYTE
+FEW_UNITS = 64
+MANY_UNITS = 16_384
+"""Ten for each of 1,600 cores: beyond that units grow, so that a driver's books do not."""
 LONG_BYTES = 8 * MEBIBYTE
 """A longer document is never one string: it is decoded and encoded piece by piece."""
 RECORD_NAME = "run.json"
@@ -109,10 +113,11 @@ def source_settings(settings: TokenizeSettings) -> SourceSettings:
 def choose_unit_bytes(total_bytes: int) -> int:
     """Return a unit size that gives enough units to share out, and not too many.
 
-    >>> [choose_unit_bytes(size) >> 20 for size in (0, 1 << 30, 1 << 40)]
-    [8, 16, 64]
+    >>> [choose_unit_bytes(size) >> 20 for size in (0, 1 << 30, 1 << 40, 1 << 42, 1 << 50)]
+    [8, 16, 64, 256, 1024]
     """
-    return min(max(total_bytes // 64, SMALLEST_UNIT), LARGEST_UNIT)
+    small = min(max(total_bytes // FEW_UNITS, SMALLEST_UNIT), LARGE_UNIT)
+    return min(max(total_bytes // MANY_UNITS, small), LARGEST_UNIT)
 
 
 def plan_record(plan: RunPlan) -> RunRecord:
@@ -164,6 +169,8 @@ def differences(old: RunRecord, new: RunRecord) -> list[str]:
             lines.append(f"{path}: {before[path].size:,} bytes then, {after[path].size:,} now")
         elif before[path] != after[path]:
             lines.append(f"{path}: changed since then")
+    if not lines and old.unit_bytes != new.unit_bytes:  # another version chose another size
+        lines.append(f"unit_bytes: {old.unit_bytes:,} then, {new.unit_bytes:,} now")
     return lines
 
 
