@@ -136,6 +136,21 @@ def test_any_reads_equal_those_of_the_file(s3_data: str, moves: list[tuple[str, 
                 position = min(position + size, max(len(DATA), position))
 
 
+def test_the_usual_files_open_the_store_too(
+    ceph: Ceph, s3_place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for name in ceph.environment:
+        monkeypatch.delenv(name)
+    keys = f"aws_access_key_id = {KEYS[0]}\naws_secret_access_key = {KEYS[1]}\n"
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws" / "credentials").write_text(f"[lab]\n{keys}")
+    (tmp_path / ".aws" / "config").write_text(f"[profile lab]\nendpoint_url = {ceph.endpoint}\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_PROFILE", "lab")
+    assert remote.put_object(f"{s3_place}/a", b"1", new=True)
+    assert remote.read_object(f"{s3_place}/a") == b"1"
+
+
 @pytest.fixture
 def s3_data(s3_place: str) -> str:
     url = f"{s3_place}/data"

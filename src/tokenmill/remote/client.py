@@ -136,13 +136,15 @@ def with_retries(url: str, once: Callable[[], T], *, so_far: Callable[[], int] =
 
 
 def pause(url: str, fault: Fault, failures: int) -> None:
-    """Wait before another try after `failures` in a row; raise if that were in vain."""
+    """Wait before another try after `failures` in a row; raise where that would be in vain."""
     account = current_account()
     if fault.is_expired:
         with _lock:
             _state.accounts.clear()  # the files may hold newer ones
-    known = account.endpoint in _state.reached or fault.status is not None
-    if not fault.is_transient or failures >= (MAX_TRIES if known else _FIRST_TRIES):
+    if fault.status is not None:
+        _state.reached.add(account.endpoint)
+    is_known = account.endpoint in _state.reached
+    if not fault.is_transient or failures >= (MAX_TRIES if is_known else _FIRST_TRIES):
         fail(url, fault)
     seconds = min(_FIRST_PAUSE_SECONDS * 2 ** (failures - 1), _LONGEST_PAUSE_SECONDS)
     seconds *= 1 + secrets.randbelow(1000) / 2000  # those who failed together return apart
@@ -173,7 +175,7 @@ def translated(url: str, function: Callable[[], T]) -> T:
         raise ExistsError(url) from None
     except (exceptions.PreconditionError, exceptions.NotModifiedError):
         raise ChangedError(url) from None
-    except (exceptions.BaseError, FileNotFoundError, PermissionError, OSError) as error:
+    except (exceptions.BaseError, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # of a local file that is sent
         fault = read_fault(str(error), is_network=isinstance(error, exceptions.GenericError))

@@ -46,15 +46,14 @@ def read_plainly(
         try:
             with open_signed("GET", url, headers=headers) as answer:
                 return answer.read()
+        except FaultError as error:
+            if error.fault.status == _RANGE_REFUSED:
+                return b""
+            raise
         except (OSError, http.client.HTTPException) as error:
             raise FaultError(Fault(None, detail=words(error))) from None
 
-    try:
-        return with_retries(url, once)
-    except StorageError as error:
-        if error.__cause__ is None and f"says {_RANGE_REFUSED}" in error.message:
-            return b""
-        raise
+    return with_retries(url, once)
 
 
 def is_tag(version: str | None) -> bool:
