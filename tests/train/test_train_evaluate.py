@@ -131,6 +131,15 @@ def test_bits_per_byte_are_nats_over_the_bytes_of_the_text(store: Path, tmp_path
     )
 
 
+def test_a_split_that_is_shorter_than_a_row_is_measured_whole(store: Path, tmp_path: Path):
+    settings = tiny(store, tmp_path, model={"context_length": 8192}, batch_tokens=8192)
+    validation = open_data(settings, tmp_path, report=silent).validation
+    assert validation is not None
+    labels = validation.read(0, validation.num_rows).labels
+    assert labels.shape == (1, 8192)
+    assert np.count_nonzero(labels != IGNORED) == val_tokens(store) - 1
+
+
 def test_without_bytes_there_are_no_bits_per_byte():
     assert Evaluation(loss=1.0, bits_per_byte=None).bits_per_byte is None
 

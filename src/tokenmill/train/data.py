@@ -50,7 +50,8 @@ class Validation:
         for rows, part in self.parts:
             inside = range(max(start - first, 0), min(stop - first, len(part)))
             if inside:
-                found.append(rows.read(np.array(part)[inside.start : inside.stop]))
+                numbers = part[inside.start : inside.stop]
+                found.append(rows.read(np.arange(numbers.start, numbers.stop)))
             first += len(part)
         names = ("token_ids", "labels", "document_ids", "position_ids")
         return Batch({name: np.concatenate([batch[name] for batch in found]) for name in names})
@@ -172,13 +173,22 @@ def _open_validation(
         return None
     parts: list[tuple[Rows, range]] = []
     for store, split in chosen:
-        rows = open_rows(StoreSource(store, split), seq_len=plan.seq_len, pad_last=True)
-        parts.append((rows, range(rows.num_rows)))
+        parts += _all_rows(StoreSource(store, split), plan.seq_len)
     return Validation(
         parts=tuple(parts),
         num_bytes=sum(store.splits[split].num_bytes for store, split in chosen),
         name=", ".join(f"{store.path}:{split}" for store, split in chosen),
     )
+
+
+def _all_rows(source: StoreSource, seq_len: int) -> list[tuple[Rows, range]]:
+    """Return every row of a split: whole ones, which are read fast, and a padded last one."""
+    padded = open_rows(source, seq_len=seq_len, pad_last=True)
+    num_whole = (source.num_tokens - 1) // seq_len
+    last = (padded, range(num_whole, padded.num_rows))
+    if not num_whole:
+        return [last]
+    return [(open_rows(source, seq_len=seq_len), range(num_whole)), last]
 
 
 def _hold_out(
