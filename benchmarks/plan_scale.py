@@ -121,7 +121,9 @@ def main() -> None:
     )
 
 
-def drive(folder: Path, *, num_units: int, num_workers: int) -> dict[str, float]:
+def drive(
+    folder: Path, *, num_units: int, num_workers: int, shard_tokens: int = 100_000_000
+) -> dict[str, float]:
     """Do all that a driver does; return the seconds of its stages."""
     sources = folder / "input"
     sources.mkdir()
@@ -129,7 +131,9 @@ def drive(folder: Path, *, num_units: int, num_workers: int) -> dict[str, float]
         path = sources / f"{number:05d}.txt"
         path.touch()
         os.truncate(path, UNIT_BYTES * min(UNITS_PER_FILE, num_units - number * UNITS_PER_FILE))
-    settings = TokenizeSettings(sources=(str(sources),), unit_bytes=UNIT_BYTES, engine="ray")
+    settings = TokenizeSettings(
+        sources=(str(sources),), unit_bytes=UNIT_BYTES, shard_tokens=shard_tokens, engine="ray"
+    )
     laps: dict[str, float] = {}
     tokenizer = load_tokenizer("gpt2")
     plan = _lap(laps, "plan", lambda: make_plan(settings, tokenizer))

@@ -104,7 +104,7 @@ def ray_cluster(python_paths: Iterable[Path] = (), *, num_cpus: int = 1) -> Gene
         "RAY_health_check_period_ms": "500",
         "RAY_health_check_timeout_ms": "5000",
         "RAY_health_check_failure_threshold": "4",
-        "PYTHONPATH": os.pathsep.join(map(str, python_paths)),
+        "PYTHONPATH": os.pathsep.join([*map(str, python_paths), os.environ.get("PYTHONPATH", "")]),
     }
     try:
         with _environment(settings):
