@@ -130,7 +130,9 @@ class CachedShard:
         name, span = self._piece(chunk)
         if not span or (self._cache.folder, name) in _kept or self._cache.has(name, len(span)):
             return
-        threading.Thread(target=self._try_to_fetch, args=(chunk,), name="fetch-ahead").start()
+        thread = threading.Thread(target=self._try_to_fetch, args=(chunk,), name="fetch-ahead")
+        with suppress(RuntimeError):  # no more threads, or the process ends: then it is met later
+            thread.start()
 
     def _try_to_fetch(self, chunk: int) -> None:
         with suppress(TokenmillError):  # the reader meets it too, if it ever gets there
