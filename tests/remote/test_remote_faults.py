@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,41 +68,29 @@ def test_a_missing_object_is_said_as_for_a_file(s3_place: str, tmp_path: Path, c
     assert "no such object" in capfd.readouterr().err
 
 
-def test_no_secret_is_in_any_output_or_file(ceph: Ceph, s3_place: str, tmp_path: Path):
+def test_no_secret_is_in_any_output_or_file(s3_place: str, tmp_path: Path, monkeypatch, capfd):
     assert CANARY in SECRET_KEY  # the right secret is a canary too
-    (tmp_path / "corpus.txt").write_text("a document\n" * 1000)
-    aws = tmp_path / ".aws"  # hidden: not for `sync`
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "corpus.txt").write_text("a document\n" * 1000)
+    aws = tmp_path / "credentials"
     aws.write_text("[default]\naws_secret_access_key = CANARY-file\naws_session_token = CANARY-t\n")
-    environment = {
-        **os.environ,
-        **ceph.environment,
-        "AWS_SHARED_CREDENTIALS_FILE": str(aws),
-        "TMPDIR": str(tmp_path),
-    }
-    folder = tmp_path / "made"
-    folder.mkdir()
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(aws))
+    made = tmp_path / "made"
     commands = [
-        ["sync", str(tmp_path), f"{s3_place}/raw"],
-        ["tokenize", f"{s3_place}/raw/corpus.txt", "-o", str(folder / "store")],
-        ["sync", str(folder / "store"), f"{s3_place}/store"],
-        ["tokenize", "s3://me:CANARY-url@bucket/corpus.txt", "-o", str(folder / "other")],
+        ["sync", str(tmp_path / "raw"), f"{s3_place}/raw"],
+        ["tokenize", f"{s3_place}/raw/corpus.txt", "-o", str(made / "store")],
+        ["sync", str(made / "store"), f"{s3_place}/store"],
+        ["tokenize", "s3://me:CANARY-url@bucket/corpus.txt", "-o", str(made / "other")],
         ["info", f"{s3_place}/store"],
     ]
-    shown = b""
-    for command, code in zip(commands, [0, 0, 0, 2, 0], strict=True):
-        done = subprocess.run(
-            [sys.executable, "-m", "tokenmill", *command],
-            env=environment,
-            capture_output=True,
-            check=False,
-        )
-        assert done.returncode == code, (command, done.stderr)
-        shown += done.stdout + done.stderr
-    files = [path for path in folder.rglob("*") if path.is_file()]
+    codes = [run(command) for command in commands]
+    shown = capfd.readouterr()
+    assert codes == [0, 0, 0, 2, 0], shown.err
+    files = [path for path in made.rglob("*") if path.is_file()]
     objects = remote.list_objects(s3_place)
     assert len(files) > 5
     assert len(objects) > 5
-    everything = [shown, *(path.read_bytes() for path in files)]
+    everything = [shown.out.encode(), shown.err.encode(), *(path.read_bytes() for path in files)]
     everything += [remote.read_object(info.path) for info in objects]
     assert not [data for data in everything if CANARY.encode() in data]
 
