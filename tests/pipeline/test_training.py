@@ -20,6 +20,7 @@ from tokenmill.pipeline.count_words import CountReceipt, CountTask, add_up_part,
 from tokenmill.pipeline.train_memory import MIN_MEMORY_MIB, MemoryPlan
 from tokenmill.pipeline.word_files import NUM_PARTS
 from tokenmill.progress import Event
+from tokenmill.store import RUN_FOLDER
 from tokenmill.tokenizer import WordCounts, can_compile, train_merges
 
 PLAIN = {"vocab_size": 600, "held_out": 0.0, "workers": 1}
@@ -166,6 +167,36 @@ def test_interrupted_training_continues(
     assert found.fingerprint == expected.fingerprint
     num_all = report(tmp_path / "b")["num_documents"] and len(calls) - 3
     assert 0 < num_all < (16 if stage is add_up_part else 30)
+
+
+@pytest.mark.parametrize("stage", ["add_up_part", "train_merges"])
+def test_counts_that_a_power_loss_cut_are_made_again(
+    stage: str, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Counts are not synced to the disk: names may survive without their bytes."""
+    settings = {**PLAIN, "unit_bytes": 4000, "held_out": 0.2}
+    train_tokenizer(text, tmp_path / "a", **settings)
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, stage, fail)
+        with pytest.raises(KeyboardInterrupt):
+            train_tokenizer(text, tmp_path / "b", **settings)
+    run = tmp_path / "b" / RUN_FOLDER
+    folder = run / ("units" if stage == "add_up_part" else "sums")
+    counts = sorted(folder.glob("*.words"))
+    assert len(counts) >= 5
+    counts[0].write_bytes(counts[0].read_bytes()[:-10])
+    counts[1].write_bytes(bytes(counts[1].stat().st_size))
+    counts[2].with_suffix(".json").write_bytes(b"")
+    held = max((run / "units").glob("*.held"), key=lambda path: path.stat().st_size)
+    held.write_bytes(bytes(held.stat().st_size))
+    train_tokenizer(text, tmp_path / "b", **settings)
+    left, right = report(tmp_path / "a"), report(tmp_path / "b")
+    for name in ("fingerprint", "held_out", "num_words", "num_word_occurrences"):
+        assert left[name] == right[name]
 
 
 def test_a_finished_run_is_not_repeated_and_other_settings_are_refused(text: Path, tmp_path: Path):

@@ -89,24 +89,3 @@ def test_training_killed_at_random_times_continues(
                 kills += 1
         run(command(source, output)).check_returncode()
         assert contents(output) == whole
-
-
-def test_counts_that_were_cut_by_a_power_loss_are_made_again(
-    source: Path, tmp_path: Path, whole: dict[str, bytes]
-):
-    """Counts are not synced to the disk: names may survive without their bytes."""
-    output = tmp_path / "tokenizer"
-    process = subprocess.Popen(command(source, output))
-    units = output / ".tokenmill" / "units"
-    while process.poll() is None and len(list(units.glob("*.json"))) < 3:
-        time.sleep(0.005)
-    process.kill()
-    process.wait()
-    cut = sorted(units.glob("*.words"))
-    if not (output / "report.json").exists():
-        assert cut
-        cut[0].write_bytes(cut[0].read_bytes()[:-10])
-        cut[1].with_suffix(".held").unlink(missing_ok=True)
-        cut[2].with_suffix(".json").write_bytes(b"")
-    run(command(source, output)).check_returncode()
-    assert contents(output) == whole

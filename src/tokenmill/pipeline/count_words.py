@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import TypeVar
 
 import msgspec
 import numpy as np
+import xxhash
 
 from tokenmill.config import resolve
 from tokenmill.engine import check_stop
@@ -63,7 +65,8 @@ class CountReceipt(msgspec.Struct, frozen=True, kw_only=True):
     num_documents: int = 0
     num_bytes: int = 0
     num_held_out: int = 0
-    held_bytes: int = 0
+    held_checksum: str = ""
+    """Of the file of documents that are kept back."""
     num_rejected: int = 0
     seconds: float = 0.0
 
@@ -114,6 +117,7 @@ def count_unit(task: CountTask) -> CountReceipt:
     counter = make_counter(named_pattern(settings.pattern), compiled=compiled)
     threshold = split_threshold(settings.held_out)
     segments: list[Segment] = []
+    checksum = xxhash.xxh3_128()
     totals = dict.fromkeys(("num_documents", "num_bytes", "num_held_out", "num_rejected"), 0)
     path = unit_path(output, task.unit.index)
     with (
@@ -132,17 +136,18 @@ def count_unit(task: CountTask) -> CountReceipt:
                 kept_back = [content_hash([text]) < threshold for text in texts]
                 for text in (text for text, back in zip(texts, kept_back, strict=True) if back):
                     totals["num_held_out"] += 1
-                    held.write(text.encode() + _HELD_OUT_BREAK)
+                    kept = text.encode() + _HELD_OUT_BREAK
+                    held.write(kept)
+                    checksum.update(kept)
                 texts = [text for text, back in zip(texts, kept_back, strict=True) if not back]
             counter.add(_without_specials(texts, settings.special))
             if counter.memory > task.memory:
                 segments += write_parts(words, counter.take(), compiled=compiled)
         segments += write_parts(words, counter.take(), compiled=compiled)
-        held_bytes = held.num_bytes
     receipt = CountReceipt(
         unit=task.unit.index,
         segments=segments,
-        held_bytes=held_bytes,
+        held_checksum=checksum.hexdigest(),
         seconds=time.monotonic() - started,
         **totals,
     )
@@ -157,10 +162,11 @@ def finished_unit(output: Path, unit: int) -> CountReceipt | None:
     if receipt is None or not are_whole(path, receipt.segments):
         return None
     try:
-        size = held_out_path(output, unit).stat().st_size
+        with held_out_path(output, unit).open("rb") as file:
+            found = hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
     except FileNotFoundError:
         return None
-    return receipt if size == receipt.held_bytes else None
+    return receipt if found == receipt.held_checksum else None
 
 
 def finished_part(output: Path, part: int) -> SumReceipt | None:

@@ -42,7 +42,7 @@ from tokenmill.tokenizer.merge_steps import (
 )
 from tokenmill.tokenizer.word_counts import WordCounts
 
-NARROW_SYMBOLS = 65_000
+_NARROW_SYMBOLS = 65_000
 _BYTES = 256
 _STEPS = 256
 _FIRST_PAIRS = 1 << 16
@@ -130,7 +130,7 @@ def _put_in_place(words: WordCounts, num_merges: int) -> Words:
     order = np.argsort(-words.counts, kind="stable")
     counts = words.counts[order]
     num_places = int(words.lengths.sum(dtype=np.int64)) + len(order) + 1
-    narrow = _BYTES + num_merges < NARROW_SYMBOLS
+    narrow = _BYTES + num_merges < _NARROW_SYMBOLS
     number = np.empty(_BYTES, dtype=np.uint16 if narrow else np.uint32)
     number[np.frombuffer(GPT2_BYTE_ORDER, dtype=np.uint8)] = np.arange(_BYTES)
     symbols = np.full(num_places, np.iinfo(number.dtype).max, dtype=number.dtype)
