@@ -55,6 +55,8 @@ bench: $(VENV)/.test  ## Measure speed and memory: prints one JSON line per resu
 	$(BIN)/python benchmarks/consolidate_speed.py
 	$(BIN)/python benchmarks/loader_speed.py
 	$(BIN)/python benchmarks/loader_open.py
+	$(BIN)/python benchmarks/plan_scale.py
+	$(BIN)/python benchmarks/ray_overhead.py
 
 peers: $(VENV)/.test  ## Measure other projects on the same text, in an environment of their own
 	$(BIN)/python benchmarks/corpus.py
