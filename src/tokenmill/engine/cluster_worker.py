@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from functools import cache
 from importlib.metadata import version
 from typing import Any
 
@@ -77,7 +78,7 @@ def _run(order: Order) -> Answer:
 
 def _prepare(order: Order) -> Failure | None:
     """Bring this process into the state that the order asks for, or say why it cannot be."""
-    own = version("tokenmill")
+    own = _own_version()
     if order.version != own:
         return failure_of(
             ConfigError(
@@ -95,6 +96,11 @@ def _prepare(order: Order) -> Failure | None:
         _ready.clear()  # another run: what was ready for the last one is of no use any more
         _ready.add(before)
     return made.error
+
+
+@cache
+def _own_version() -> str:
+    return version("tokenmill")
 
 
 @contextmanager
