@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input \
 	--progress-bar off -c constraints.txt
 # Two processes: what a laptop has, and the tests of one rig stay together (tests/conftest.py).
-PARALLEL ?= -n 2 --dist loadgroup
+PARALLEL ?= -n 2 --dist loadgroup --no-loadscope-reorder
 # What the tests start of clusters: Slurm on this machine, and Ceph with its S3 gateway.
 RIG_PACKAGES := slurmctld slurmd slurm-client munge slurm-wlm-basic-plugins \
 	radosgw ceph-mon ceph-osd ceph-common

@@ -48,6 +48,11 @@ def _rig_of(file: str) -> str:
     return found[1] if found else file
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the rigs, the longest groups of all, so that none is left over at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("cluster") is None)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip the tests of a rig that cannot run here: all from one line, so that one line says so."""
