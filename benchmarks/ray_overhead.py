@@ -1,10 +1,10 @@
 """What the Ray engine costs: the same run on the local engine and on a Ray cluster of this machine.
 
 The cluster, with a core for each worker, is started before anything is measured. `ratio` compares
-the rates of the engines: from the moment that a run begins to hand out work, with the driver
-connected, to the synced store. On Ray that still counts starting the worker processes, of which
-each loads Python, Ray and the tokenizer. `ratio_command` compares whole commands from process
-start on; `ratio_cpu` the processor time of whole commands, Ray's own processes included, which a
+the rates of the engines once everything is up: a program that is connected tokenizes a little text
+and then, timed, all of it. Each worker still loads the tokenizer in that time, as the local engine
+does. `ratio_command` compares whole commands, which on Ray load Ray, connect, and start and fill
+the worker processes; `ratio_cpu` is their processor time, Ray's own processes included, which a
 busy machine disturbs less. Rounds alternate between the engines; the best of each counts.
 
 The text is made here: sentences of words whose lengths and frequencies are like those of English,
@@ -17,7 +17,6 @@ the same for the same size.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import shutil
@@ -28,7 +27,7 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from measure import ROOT, TOKENMILL, report, run, warm
 
@@ -38,16 +37,19 @@ CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Taken(NamedTuple):
-    """Seconds by the clock, of the whole command and of its work, and of processors."""
+    """Seconds by the clock, of the whole command and of a call, and of processors."""
 
     command: float
-    work: float
+    call: float
     cpu: float
 
 
 def main() -> None:
     """Measure both engines, and print the ratio of their rates."""
     arguments = _arguments()
+    if arguments.child:
+        print(_time_call(arguments.child, workers=arguments.workers))
+        return
     sys.path.insert(0, str(ROOT / "tests"))
     from rigs.ray_cluster import ray_cluster  # pyright: ignore[reportMissingImports]
 
@@ -69,7 +71,7 @@ def main() -> None:
     best = {
         name: Taken(*map(min, zip(*(r[name] for r in rounds), strict=True))) for name in engines
     }
-    ratio = best["local"].work / best["ray"].work
+    ratio = best["local"].call / best["ray"].call
     report(
         "ray_overhead",
         mb=num_bytes / 1e6,
@@ -79,7 +81,7 @@ def main() -> None:
             f"{name}_{what}": value
             for name, taken in best.items()
             for what, value in (
-                ("mb_per_second", num_bytes / 1e6 / taken.work),
+                ("mb_per_second", num_bytes / 1e6 / taken.call),
                 ("command_mb_per_second", num_bytes / 1e6 / taken.command),
                 ("cpu_seconds", taken.cpu),
             )
@@ -97,6 +99,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--mb", type=int, default=300)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)  # a call, in a fresh process
     parser.add_argument("--folder", type=Path, help="where to write (default: the system's)")
     return parser.parse_args()
 
@@ -108,9 +111,35 @@ def _measure(source: Path, folder: Path, how: list[str]) -> Taken:
         started = time.perf_counter()
         run([TOKENMILL, "tokenize", source, "-o", output, "--progress", "none", *how])
         command = time.perf_counter() - started
-    lines = (output / "_run" / "events.jsonl").read_bytes().splitlines()
-    times = {event["event"]: event["time"] for event in map(json.loads, lines)}
-    return Taken(command, times["complete"] - times["start"], sum(seconds.values()))
+    child = [sys.executable, __file__, "--child", source, *how[:2]]
+    environment = {**os.environ, "RAY_ADDRESS": how[-1]} if len(how) > 2 else dict(os.environ)
+    call = float(run(child, env=environment).stdout.splitlines()[-1])
+    return Taken(command, call, sum(seconds.values()))
+
+
+def _time_call(source: Path, *, workers: int) -> float:
+    """Return how long a call takes in a program that has made a small one before."""
+    import tokenmill
+
+    engine: dict[str, Any] = {"engine": "ray"} if "RAY_ADDRESS" in os.environ else {}
+    if engine:
+        import logging
+
+        import ray
+
+        ray.init(log_to_driver=False, logging_level=logging.ERROR)
+    small = source.with_name("small.txt")
+    with source.open("rb") as file:
+        small.write_bytes(file.read(16_000_000).rpartition(b"\n")[0])
+    seconds = 0.0
+    for name, text in (("small", small), ("large", source)):
+        output = source.with_name(name)
+        shutil.rmtree(output, ignore_errors=True)
+        started = time.perf_counter()
+        tokenmill.tokenize(text, output, workers=workers, **engine)
+        seconds = time.perf_counter() - started
+        shutil.rmtree(output)
+    return seconds
 
 
 @contextmanager
