@@ -15,9 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from faults import command
+from msgspec.structs import replace
 
 import tokenmill
+from tokenmill.engine import RayCluster, RayEngine
 from tokenmill.errors import StorageError
+from tokenmill.pipeline.parts import Receipt
+from tokenmill.pipeline.unit import UnitTask
+from tokenmill.pipeline.work import work
+from tokenmill.sources import Unit
+from tokenmill.sources.settings import Span
 from tokenmill.store import verify
 
 if TYPE_CHECKING:
@@ -32,6 +39,7 @@ CASES: dict[str, dict[str, Any]] = {
     "with val documents, cut": {"val_documents": 7, "max_tokens": 60_000},
 }
 SECONDS = 120
+NUM_RACES = 200
 
 
 @pytest.fixture(scope="module")
@@ -356,3 +364,40 @@ def test_a_tokenizer_trained_on_a_cluster_is_the_one_of_one_machine(
         for name in ("seconds", "peak_memory_mib"):
             del report[name]
     assert reports[0] == reports[1]
+
+
+# -- races
+
+
+def test_of_two_attempts_at_a_unit_that_race_exactly_one_counts(
+    ray_rig: RayRig, corpus: Path, tiny_tokenizer: Path, tmp_path: Path
+):
+    """Two tasks on two nodes make the same unit at the same moment, again and again."""
+    ray_rig.resize(2)
+    output = tmp_path / "store"
+    # a run that stops before its first part: a broken document at the end of its input
+    source = tmp_path / "source.jsonl"
+    source.write_text('{"text": "the cat sat"}\n' * 20 + '{"text": 7}\n')
+    assert finish(command(source, output, tiny_tokenizer)).returncode == 4
+    good = UnitTask(
+        output=str(output),
+        unit=Unit(0, (Span(0, 0, 23),)),
+        fail_on_reject=True,
+        num_threads=1,
+    )
+    tasks = [replace(good, unit=Unit(i // 2, good.unit.spans)) for i in range(2 * NUM_RACES)]
+    cluster = RayCluster(ray_rig.address)
+    try:
+        made = list(RayEngine(cluster).run(work, tasks))
+    finally:
+        cluster.close()
+    assert len(made) == 2 * NUM_RACES
+    attempts: dict[int, set[str]] = {}
+    for receipt in made:
+        assert isinstance(receipt, Receipt)
+        attempts.setdefault(receipt.unit, set()).add(receipt.attempt)
+    assert all(len(names) == 1 for names in attempts.values())
+    parts = output / "_run" / "parts"
+    names = sorted(path.name for path in parts.iterdir())
+    expected = [[f"{u:06d}.{a}.part", f"{u:06d}.json"] for u, (a,) in attempts.items()]
+    assert names == sorted(name for pair in expected for name in pair)
