@@ -14,7 +14,7 @@ from tokenmill.tokenizer.decoder import Decoder
 from tokenmill.tokenizer.encoder import Encoder
 from tokenmill.tokenizer.special import SpecialIds
 
-PIECE_CHARS = 1 << 20
+PIECE_CHARS = 1 << 19
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -110,18 +110,26 @@ class Tokenizer:
         `cuts`); more if there is no such place. Memory stays bounded by that. A tokenizer with a
         normalizer, an unknown pattern or a SentencePiece model encodes the text as a whole.
         """
+        return self._encode_until(
+            len(text), text, allow_special=allow_special, piece_chars=piece_chars
+        )
+
+    def _encode_until(
+        self, stop: int, text: str, *, allow_special: bool, piece_chars: int
+    ) -> Iterator[NDArray[np.uint32]]:
+        """Yield the ids of text[:stop], where `stop` is a safe cut or the end of the text."""
         start = 0
-        while self.cuts is not None and len(text) - start > piece_chars:
+        while self.cuts is not None and stop - start > piece_chars:
             target = start + piece_chars
             cut = self.cuts.last_cut(text, start, target, allow_special=allow_special)
             if cut is None:
                 cut = self.cuts.first_cut(text, target, allow_special=allow_special)
-            if cut is None:
+            if cut is None or cut >= stop:
                 break
             yield self.encode_batch([text[start:cut]], allow_special=allow_special)[0]
             start = cut
-        if start < len(text):
-            rest = text[start:] if start else text
+        if start < stop:
+            rest = text if (start, stop) == (0, len(text)) else text[start:stop]
             yield self.encode_batch([rest], allow_special=allow_special)[0]
 
     def encode_iterable(
@@ -146,8 +154,8 @@ class Tokenizer:
             known = len(text) - self.cuts.reach  # what comes next cannot change cuts up to here
             cut = self.cuts.last_cut(text, 0, known, allow_special=allow_special)
             if cut is not None:
-                yield from self.encode_long(
-                    text[:cut], allow_special=allow_special, piece_chars=piece_chars
+                yield from self._encode_until(
+                    cut, text, allow_special=allow_special, piece_chars=piece_chars
                 )
                 text = text[cut:]
             # where nothing can be cut, look again only when the text has doubled
