@@ -54,3 +54,20 @@ def test_what_a_killed_process_left_goes_when_another_starts(tmp_path: Path):
     end(alive)
     end(another)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_forked_child_leaves_the_files_of_its_parent(tmp_path: Path):
+    program = PROGRAM.replace(
+        "sys.stdin.read()",
+        "import os; pid = os.fork()\nif not pid: sys.exit(0)\nos.waitpid(pid, 0)\n"
+        "print(path.is_file())",
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == "True"
+    assert list(tmp_path.iterdir()) == []

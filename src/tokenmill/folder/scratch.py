@@ -44,8 +44,15 @@ def _make_folder() -> tuple[Path, BinaryIO]:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         raise storage_error(error, parent) from error
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    atexit.register(_leave, os.getpid(), folder, lock)
     return folder, lock
+
+
+def _leave(pid: int, folder: Path, lock: BinaryIO) -> None:
+    """Remove the folder at the end of its process; a forked child leaves it to its parent."""
+    if pid == os.getpid():
+        lock.close()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _sweep(parent: Path, mark: str) -> None:
