@@ -154,7 +154,9 @@ def _legend(curves: list[Curve]) -> list[str]:
     x = float(_LEFT)
     for curve in curves:
         name = curve.name if len(curve.name) <= _NAME_CHARS else f"…{curve.name[1 - _NAME_CHARS :]}"
-        parts.append(f'<path d="M{x:.0f} 33h14" stroke="{curve.colour}" stroke-width="3"/>')
+        parts.append(f'<path d="M{x:.0f} 33h14" stroke="{curve.colour}" stroke-width="2"/>')
+        if curve.dots:
+            parts.append(f'<circle cx="{x + 7:.0f}" cy="33" r="3.5" fill="{curve.colour}"/>')
         parts.append(f'<text x="{x + _LEGEND_STEP:.0f}" y="37">{escape(name)}</text>')
         x += _LEGEND_STEP + 7 * len(name) + _LEGEND_STEP
     return parts
