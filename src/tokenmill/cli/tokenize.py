@@ -57,14 +57,19 @@ def command(
 
     The same command again continues an interrupted run, or says that it is complete.
     """
-    from tokenmill.cli.output import print_file, print_json, print_outcome
-    from tokenmill.pipeline import estimate, is_single_file, tokenize_corpus, tokenize_file
-    from tokenmill.progress import show_progress
+    from tokenmill.tokenizer import load_ahead
 
     share = flags.pop("share")
     flags["sources"] = flags["sources"] or None
     flags["catalog"] = flags["catalog"] or group_catalog()
     settings = resolve_settings(TokenizeSettings, flags, config=config, assignments=assignments)
+    if settings.vocab is None:
+        load_ahead(settings.tokenizer)  # while the imports below and the plan take their time
+
+    from tokenmill.cli.output import print_file, print_json, print_outcome
+    from tokenmill.pipeline import estimate, is_single_file, tokenize_corpus, tokenize_file
+    from tokenmill.progress import show_progress
+
     if dry_run:
         found = estimate(settings, output)
         print_json(found) if as_json else click.echo(found.text())

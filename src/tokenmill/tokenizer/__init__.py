@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from tokenmill.tokenizer.bpe import AddedToken, ByteLevelBpe
 from tokenmill.tokenizer.export import FORMS, byte_level_bpe, export
-from tokenmill.tokenizer.load import load_definition, load_tokenizer, tokenizer_from_bpe
+from tokenmill.tokenizer.load import (
+    load_ahead,
+    load_definition,
+    load_tokenizer,
+    tokenizer_from_bpe,
+)
 from tokenmill.tokenizer.patterns import named_pattern
 from tokenmill.tokenizer.special import SpecialIds
 from tokenmill.tokenizer.tokenizer import Tokenizer
@@ -27,6 +32,7 @@ __all__ = [
     "can_compile",
     "export",
     "has_fast_counter",
+    "load_ahead",
     "load_definition",
     "load_tokenizer",
     "make_counter",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -47,6 +48,8 @@ _BUILT_IN = ("gpt2", "r50k_base")
 _HUB_PREFIX = "hf://"
 _LARGEST = 256 << 20
 _FILE_SUFFIXES = {".json", ".txt", ".bpe", ".tiktoken", ".model"}
+_ahead: dict[str, Future[Tokenizer]] = {}
+"""Tokenizers that are being loaded, until someone asks for them."""
 
 
 def load_tokenizer(
@@ -86,6 +89,20 @@ def load_tokenizer(
         with tempfile.TemporaryDirectory() as copies:
             content, folder = read_local(_copy_files(name, Path(copies)), options)
             return _build(content, name, folder)
+    begun = _ahead.pop(name, None) if options == Options() else None
+    return begun.result() if begun is not None else _load_named(name, options)
+
+
+def load_ahead(name: str) -> None:
+    """Begin to load a tokenizer of this machine: the next `load_tokenizer` of that name takes it.
+
+    Most of the time goes into tables that native code builds, while Python has other things to do.
+    """
+    if name in _BUILT_IN or Path(name).exists():
+        _ahead[name] = ThreadPoolExecutor(1).submit(_load_named, name, Options())
+
+
+def _load_named(name: str, options: Options) -> Tokenizer:
     content, folder = _find(name, options)
     return _build(content, name, folder)
 
