@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from tokenmill.errors import StorageError, TokenizerError
-from tokenmill.tokenizer import ByteLevelBpe, Tokenizer, load, load_definition, load_tokenizer
+from tokenmill.tokenizer import (
+    ByteLevelBpe,
+    Tokenizer,
+    load,
+    load_ahead,
+    load_definition,
+    load_tokenizer,
+)
 from tokenmill.tokenizer.alphabet import bytes_to_text
 
 pytestmark = pytest.mark.usefixtures("no_network")
@@ -197,3 +204,18 @@ def test_a_definition_loads_back_as_the_same_tokenizer(make: str, request: pytes
     assert again.num_ids == tokenizer.num_ids
     assert again.definition == tokenizer.definition
     assert again.encode("It's <|endoftext|> é") == tokenizer.encode("It's <|endoftext|> é")
+
+
+def test_a_tokenizer_that_is_loaded_ahead_is_taken_once():
+    load_ahead("gpt2")
+    first = load_tokenizer("gpt2")
+    assert first.encode("hello") == load_tokenizer("gpt2").encode("hello")
+    assert load_tokenizer("gpt2") is not first
+
+
+def test_what_goes_wrong_ahead_is_raised_where_the_tokenizer_is_asked_for(tmp_path: Path):
+    path = tmp_path / "tokenizer.json"
+    path.write_text("{")
+    load_ahead(str(path))
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json"):
+        load_tokenizer(str(path))
