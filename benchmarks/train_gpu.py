@@ -97,6 +97,8 @@ def measure_speed(options: argparse.Namespace, files: tuple[Path, Path], *, best
 def show_speed(name: str, found: list[dict[str, Any]], best: float) -> float:
     """Print the rate, MFU and stall of the later steps of a run; return the rate."""
     rows = [row for row in found if row["kind"] == "train"][2:]
+    if not rows:
+        return 0.0  # it failed, and that was shown
     speed = statistics.median(row["tokens_per_second"] for row in rows)
     numbers = {"tokens_per_second": round(speed), "mfu": round(rows[-1].get("mfu") or 0.0, 4)}
     stall = max(row["stall"] for row in rows)
@@ -150,7 +152,7 @@ def tokenmill(
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         show("failed", command=" ".join(command[2:]), stderr=done.stderr[-1500:])
-        return [{"kind": "train", "tokens_per_second": 0.0, "stall": 0.0, "tokens": 0}] * 4
+        return []
     lines = (out_dir / "metrics.jsonl").read_text().splitlines()
     shutil.rmtree(out_dir)
     show("ran", seconds=round(time.perf_counter() - began, 1), sample=done.stdout[-300:])

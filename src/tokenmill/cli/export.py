@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tokenmill.cli.options import CheckpointName, json_option
+from tokenmill.cli.options import checkpoint_option, json_option
 
 EPILOG = """\b
 Examples:
@@ -39,13 +39,7 @@ Examples:
     show_default=True,
     help="The type of the weights.",
 )
-@click.option(
-    "--checkpoint",
-    type=CheckpointName(),
-    default="best",
-    show_default=True,
-    help="Which weights: best, last or a step.",
-)
+@checkpoint_option
 @json_option
 def command(
     run: Path, form: str, *, output: Path | None, dtype: Any, checkpoint: Any, as_json: bool

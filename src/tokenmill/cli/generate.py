@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from tokenmill.cli.options import (
-    CheckpointName,
+    checkpoint_option,
     json_option,
     resolve_settings,
     settings_options,
@@ -26,13 +26,7 @@ Examples:
 @click.command("generate", epilog=EPILOG)
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--prompt", default="", help="Text to continue; without it a new document begins.")
-@click.option(
-    "--checkpoint",
-    type=CheckpointName(),
-    default="best",
-    show_default=True,
-    help="Which weights: best, last or a step.",
-)
+@checkpoint_option
 @click.option(
     "--device",
     type=click.Choice(["auto", "cpu", "cuda", "mps"]),

@@ -39,6 +39,15 @@ class CheckpointName(click.ParamType):
         return int(value)
 
 
+checkpoint_option = click.option(
+    "--checkpoint",
+    type=CheckpointName(),
+    default="best",
+    show_default=True,
+    help="Which weights: best, last or a step.",
+)
+
+
 def group_catalog() -> str | None:
     """Return the file that `tokenmill --catalog FILE …` names."""
     found = click.get_current_context().find_root().obj

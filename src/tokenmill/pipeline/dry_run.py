@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 
 from tokenmill.engine import resolve_workers
+from tokenmill.pipeline.arrangement import TASKS_AT_A_TIME, THREADS_PER_PROCESS
 from tokenmill.pipeline.parts import PART_DOCS_DTYPE
 from tokenmill.pipeline.plan import RunPlan, chosen_tokenizer, make_plan, source_settings
-from tokenmill.pipeline.run import TASKS_AT_A_TIME, THREADS_PER_PROCESS
 from tokenmill.pipeline.settings import MEBIBYTE, TokenizeSettings
 from tokenmill.progress import count, duration
 from tokenmill.remote import is_remote

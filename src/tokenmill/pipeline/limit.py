@@ -21,7 +21,6 @@ class Kept:
     """What is left of some documents after a limit."""
 
     counts: list[SourceCount]
-    num_documents: int
     num_truncated_tokens: int
     """Tokens of the last kept document that are beyond the limit."""
     cut_split: str | None
@@ -60,7 +59,6 @@ def keep_tokens(
     val = rules.threshold and in_val(docs["content"][last:], rules.threshold)[0]
     return Kept(
         counts=count_documents(docs, num_tokens, threshold=rules.threshold),
-        num_documents=last + 1,
         num_truncated_tokens=cut,
         cut_split=None if not cut else "val" if val else "train",
         stop=(int(docs["source"][last]), int(docs["position"][last])),
@@ -92,14 +90,13 @@ def keep_shuffled(parts: Callable[[], Iterable[Part]], *, limit: int, rules: Cut
     kept = keep_tokens(
         found.docs, found.num_tokens, limit=limit - before, ids=found.ids.__getitem__, rules=rules
     )
-    counts, num_documents = list(kept.counts), kept.num_documents
+    counts = list(kept.counts)
     for part in parts():
         whole = part.docs["key"] < np.uint64(bucket << (64 - BUCKET_BITS))
         counts += count_documents(
             part.docs[whole], lengths(part.docs)[whole], threshold=rules.threshold
         )
-        num_documents += int(whole.sum())
-    return replace(kept, counts=counts, num_documents=num_documents, stop=None)
+    return replace(kept, counts=counts, stop=None)
 
 
 def smallest_hashes_threshold(parts: Iterable[Part], *, num_documents: int) -> int | None:

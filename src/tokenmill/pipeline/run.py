@@ -13,10 +13,11 @@ import msgspec
 import numpy as np
 
 from tokenmill.config import resolve
-from tokenmill.engine import Engine, LocalEngine, ProcessEngine, resolve_workers
+from tokenmill.engine import Engine, LocalEngine
 from tokenmill.errors import BadDocumentError, ConfigError
 from tokenmill.files import storage_error
 from tokenmill.folder import Folder, open_folder
+from tokenmill.pipeline.arrangement import arrange
 from tokenmill.pipeline.assemble import ShardTask
 from tokenmill.pipeline.cluster_engine import Opening, engine_on, opening_cluster
 from tokenmill.pipeline.commit import Made, commit
@@ -56,13 +57,6 @@ from tokenmill.store import (
     write_tokenizer,
 )
 from tokenmill.tokenizer import Tokenizer
-
-TASKS_AT_A_TIME = 3
-"""Of a process: two units, so that its encoders always have work, and a shard to be written."""
-THREADS_PER_PROCESS = 2
-"""Encoder threads that one interpreter keeps fed; more of them get processes of their own."""
-UNITS_PER_PROCESS = 4
-"""A process takes half a second to start: less work than this is not worth one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +158,7 @@ class Run:
         self.cluster = engine
         self.settings = plan.settings
         self.output = journal.folder.place
-        self.workers = resolve_workers(plan.settings.workers)
-        most_processes = max(len(plan.units) // UNITS_PER_PROCESS, 1)
-        self.num_processes = min(-(-self.workers // THREADS_PER_PROCESS), most_processes)
+        self.arrangement = arrange(plan.settings.workers, num_units=len(plan.units))
         self.threshold = split_threshold(plan.settings.val_ratio)
         self.receipts: dict[int, Receipt] = {}
         self.shards: dict[tuple[str, int], FinishedShard] = {}
@@ -183,8 +175,8 @@ class Run:
     def finish(self) -> Metadata:
         """Do what is left to do and return the metadata of the complete store."""
         self._resume()
-        units = len(self.plan.units)
-        self.journal.log(event="start", workers=self.workers, units=units, where=whereabouts())
+        units, workers = len(self.plan.units), self.arrangement.workers
+        self.journal.log(event="start", workers=workers, units=units, where=whereabouts())
         self._work(self._units_and_shards())
         if self.settings.val_documents:
             self._choose_val()
@@ -198,7 +190,7 @@ class Run:
         return metadata
 
     def _resume(self) -> None:
-        engine = self.cluster or LocalEngine(self.workers)
+        engine = self.cluster or LocalEngine(self.arrangement.workers)
         receipts, self.shards = recover(self.plan, self.journal, engine=engine)
         for receipt in receipts.values():
             self._keep(receipt)
@@ -210,7 +202,8 @@ class Run:
 
     def _work(self, tasks: Iterator[Task]) -> None:
         """Run tasks as they come and note what they made."""
-        results = self._engine().run(work, tasks)
+        engine = self.cluster or self.arrangement.engine()
+        results = engine.run(work, tasks)
         try:
             for made in results:
                 self.journal.folder.check_lock(LOCK_NAME)
@@ -220,13 +213,6 @@ class Run:
                     self._finish_shard(made)
         finally:
             results.close()
-
-    def _engine(self) -> Engine:
-        if self.cluster is not None:
-            return self.cluster
-        if self.num_processes == 1:
-            return LocalEngine(TASKS_AT_A_TIME)
-        return ProcessEngine(self.num_processes, num_threads=TASKS_AT_A_TIME)
 
     def _units_and_shards(self) -> Iterator[Task]:
         """Yield units that have no part yet, and shards as soon as their tokens are all there."""
@@ -245,7 +231,7 @@ class Run:
 
     def _threads_of_a_task(self) -> int:
         """Return how many encoder threads a process has; a task on a cluster has one core."""
-        return 1 if self.cluster is not None else -(-self.workers // self.num_processes)
+        return 1 if self.cluster is not None else self.arrangement.threads_per_process
 
     # -- units to parts
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from tokenmill.engine import LocalEngine, ProcessEngine, resolve_workers
 from tokenmill.errors import BadDocumentError, ConfigError
 from tokenmill.files import storage_error
 from tokenmill.folder import Folder, open_folder
+from tokenmill.pipeline.arrangement import arrange
 from tokenmill.pipeline.journal import PROGRESS_SECONDS, Journal
 from tokenmill.pipeline.parts import PARTS_FOLDER, Receipt, read_receipt, receipt_name
 from tokenmill.pipeline.plan import (
@@ -29,12 +29,7 @@ from tokenmill.pipeline.plan import (
     make_plan,
     plan_record,
 )
-from tokenmill.pipeline.run import (
-    TASKS_AT_A_TIME,
-    THREADS_PER_PROCESS,
-    UNITS_PER_PROCESS,
-    prepare_folder,
-)
+from tokenmill.pipeline.run import prepare_folder
 from tokenmill.pipeline.settings import TokenizeSettings
 from tokenmill.pipeline.share_state import SHARES_FOLDER, ShareState, write_state
 from tokenmill.pipeline.unit import UnitTask, tokenize_unit
@@ -141,9 +136,7 @@ class ShareRun:
     def __init__(self, plan: RunPlan, share: Share, *, folder: Folder, report: Report) -> None:
         self.plan, self.share, self.folder, self.report = plan, share, folder, report
         self.units = plan.units[share.index :: share.count]
-        self.workers = resolve_workers(plan.settings.workers)
-        most_processes = max(len(self.units) // UNITS_PER_PROCESS, 1)
-        self.num_processes = min(-(-self.workers // THREADS_PER_PROCESS), most_processes)
+        self.arrangement = arrange(plan.settings.workers, num_units=len(self.units))
         self.totals: Counter[str] = Counter()
         self._where = whereabouts()
         self._started = time.time()
@@ -158,7 +151,9 @@ class ShareRun:
         self._report()
         self._tell("running", now=True)
         try:
-            with closing(self._engine().run(tokenize_unit, self._tasks(todo))) as results:
+            with closing(
+                self.arrangement.engine().run(tokenize_unit, self._tasks(todo))
+            ) as results:
                 for receipt in results:
                     self.totals["made"] += 1
                     self._count(receipt)
@@ -168,11 +163,6 @@ class ShareRun:
             state = "done"
         finally:
             self._tell(state, now=True)
-
-    def _engine(self) -> LocalEngine | ProcessEngine:
-        if self.num_processes == 1:
-            return LocalEngine(TASKS_AT_A_TIME)
-        return ProcessEngine(self.num_processes, num_threads=TASKS_AT_A_TIME)
 
     def _look_around(self) -> Iterator[Unit]:
         """Count what is done of the share, and yield the units that are not."""
@@ -191,7 +181,7 @@ class ShareRun:
                 output=self.folder.place,
                 unit=unit,
                 fail_on_reject=self.plan.settings.on_error == "fail",
-                num_threads=-(-self.workers // self.num_processes),
+                num_threads=self.arrangement.threads_per_process,
             )
 
     def _is_enough(self) -> bool:

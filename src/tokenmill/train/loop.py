@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -31,18 +31,11 @@ from tokenmill.train.model import GPT
 from tokenmill.train.optimizer import Optimizers
 from tokenmill.train.settings import TrainSettings
 from tokenmill.train.signals import StopSignals
+from tokenmill.train.trackers import Tracker
 
 Ending = Literal["done", "max_hours", "stopped"]
 _ENDINGS: tuple[Ending | None, ...] = (None, "max_hours", "stopped")
 SECONDS_PER_HOUR = 3600
-
-
-class Tracker(Protocol):
-    """Takes the rows of the metrics one by one."""
-
-    def log(self, row: dict[str, Any]) -> None:
-        """Send a row."""
-        ...
 
 
 @dataclass(kw_only=True)
